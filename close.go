@@ -1,0 +1,161 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Close ends the Locker. Waits end with ErrClosed, leases end with that cause
+// and are released within one node timeout, releases that nodes still owe are
+// tried once more, and all goroutines end; clients are closed only if Open made
+// them. Calling Close is the caller's word that the holders have stopped: it is
+// the one case in which keys are released before the lease is over without the
+// holder having returned.
+//
+// The error says which nodes did not confirm all releases; what may be left
+// there ends with its ttl. On a sibling made by With, Close ends only the
+// sibling's own waits and leases. A second Close returns what the first did.
+func (l *Locker) Close() error {
+	if l != l.root.locker {
+		return l.closeSibling()
+	}
+	r := l.root
+	r.mu.Lock()
+	if r.ending {
+		r.mu.Unlock()
+		<-r.ended
+		return r.err
+	}
+	r.ending = true
+	close(r.closing)
+	r.mu.Unlock()
+
+	for _, lease := range r.held(nil) {
+		lease.end(ErrClosed)
+		lease.release(nil)
+	}
+	r.ops.Wait() // they all end now: waits by the closing, votes by their bound
+	r.err = r.shut()
+	close(r.ended)
+	return r.err
+}
+
+// shut drains and ends the lanes.
+func (r *root) shut() error {
+	var faults []error
+	patience := r.nodes[0].dialer.timeout // the same for all
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	drained := make([]<-chan struct{}, len(r.nodes))
+	for i, n := range r.nodes {
+		drained[i] = n.drain()
+	}
+	late := false
+	for i, n := range r.nodes {
+		select {
+		case <-drained[i]:
+			continue
+		default:
+		}
+		if !late {
+			select {
+			case <-drained[i]:
+				continue
+			case <-timer.C:
+				late = true
+			}
+		}
+		faults = append(faults, fmt.Errorf("%s did not confirm all releases within %v", n.name, patience))
+	}
+	for _, n := range r.nodes {
+		n.close()
+	}
+	for _, c := range r.owned {
+		c.Close()
+	}
+	ended := make(chan struct{})
+	go func() {
+		r.workers.Wait()
+		close(ended)
+	}()
+	// Writing and reading may take the timeout each; a client that ignores
+	// deadlines is not waited for.
+	timer.Reset(3*patience + time.Second)
+	select {
+	case <-ended:
+	case <-timer.C:
+		faults = append(faults, errors.New("a client has not returned from its last command"))
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("redlock: close: %w", joined(faults))
+	}
+	return nil
+}
+
+func (l *Locker) closeSibling() error {
+	r := l.root
+	r.mu.Lock()
+	if r.ending || l.isClosed() {
+		r.mu.Unlock()
+		l.ops.Wait()
+		return nil
+	}
+	close(l.closed)
+	r.mu.Unlock()
+
+	leases := r.held(l)
+	rounds := make([]*round, len(leases))
+	for i, lease := range leases {
+		lease.end(ErrClosed)
+		rounds[i] = newRound(release, lease, l.cfg.clock.start(), 0, l.cfg.nodeTimeout)
+		lease.release(rounds[i])
+	}
+	var faults []error
+	for _, round := range rounds {
+		if t, _ := round.wait(nil, nil, nil, nil); t.verdict() != won {
+			faults = append(faults, &QuorumError{Round: round.record(0), class: ErrNoQuorum})
+		}
+	}
+	l.ops.Wait()
+	if len(faults) > 0 {
+		return fmt.Errorf("redlock: close: %w", joined(faults))
+	}
+	return nil
+}
+
+// held lists the leases of one Locker, or of all.
+func (r *root) held(l *Locker) (leases []*Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for lease := range r.leases {
+		if l == nil || lease.locker == l {
+			leases = append(leases, lease)
+		}
+	}
+	return leases
+}
+
+// remember files a lease for Close; false when that is under way.
+func (r *root) remember(l *Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ending || l.locker.isClosed() {
+		return false
+	}
+	r.leases[l] = struct{}{}
+	return true
+}
+
+func (r *root) forget(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.leases, l)
+}
+
+// end ends a lease because its Locker closes.
+func (l *Lease) end(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finish(fmt.Errorf("redlock: lease %s: %w", quote(l.name), why))
+}

@@ -1,0 +1,48 @@
+// Package redlock takes locks that hold across data centres: one name, one
+// holder, agreed on by a quorum of independent Redis primaries.
+//
+//	locker, err := redlock.Open([]string{"redis://a:6379", "redis://b:6379", "redis://c:6379"})
+//	…
+//	lease, err := locker.Lock(ctx, "orders/42")
+//	if err != nil {
+//		return err
+//	}
+//	defer lease.Unlock(ctx)
+//	return work(lease.Context(ctx)) // ends when the lease does
+//
+// # The algorithm
+//
+// Lock sends one SET NX PX with a fresh random token to all N nodes at once. It
+// has the lock as soon as a quorum, ⌊N/2⌋+1, has granted it with time left:
+//
+//	start          quorum reached                                   until      start + ttl
+//	  │◄── elapsed ──►│◄────────────────── validity ──────────────────►│◄─ drift ─►│
+//	  │ a ✓   b ✓   c ✓  work here, and only here                       stop        a may expire
+//
+// It costs the quorum-th fastest round trip; a minority of nodes that hang, are
+// down or slow is not noticeable. When the quorum fails, everything is released,
+// also on nodes that never answered.
+//
+// # What it promises, and what not
+//
+// At most one client holds a name at any moment of its validity, provided that
+//   - clocks run at rates that differ by less than the drift margin, and the
+//     nodes' wall clocks do not step;
+//   - no node forgets a vote within a ttl: it fsyncs every write or stays away
+//     for a ttl after a restart, evicts nothing, and is not a failover group
+//     whose replica may lack the vote;
+//   - all clients name the same nodes;
+//   - the holder stops when its context ends.
+//
+// No lock with a time limit can stop a holder that is paused and then goes on.
+// Where the work cannot tolerate that, the resource has to refuse the late one,
+// or a consensus store should guard it.
+//
+// # What is a node
+//
+// A node is one primary whose memory is the vote. A *redis.Client of a plain
+// server is one. A Sentinel-managed client works, but a promoted replica may lack
+// votes, so a failover within a ttl can give a name to two holders; the same goes
+// for the shards behind a *redis.ClusterClient, which counts as one node. A
+// *redis.Ring is refused.
+package redlock

@@ -1,0 +1,113 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// Op names an operation in Hooks.
+type Op struct {
+	Kind string // "lock", "trylock", "extend" or "unlock"
+	Name string // of the lock
+}
+
+// Hooks are functions that watch a Locker at work, for traces, metrics and logs.
+// Any may be nil. They are called on the goroutine that does the work, so a slow
+// one slows that operation and nothing else; they must be safe for concurrent
+// use and must not call the Locker.
+type Hooks struct {
+	// Start is called when an operation begins, before anything is sent. The
+	// context that it returns is handed to the other hooks of this operation;
+	// nil stands for the one that it was given.
+	Start func(ctx context.Context, op Op) context.Context
+
+	// Round is called when a round of votes is decided, with the votes so far.
+	// Lock can have many rounds, the other operations have one at the most.
+	Round func(ctx context.Context, round Round)
+
+	// Done is called once when the operation ends. lease is nil for a lock that
+	// was not obtained.
+	Done func(ctx context.Context, op Op, lease *Lease, err error)
+
+	// Lost is called once for every lease that ended by itself: err matches
+	// ErrLost and tells why. ctx carries the values of the call that obtained
+	// the lease. The keys are released when the holder calls Unlock or when the
+	// lease's time is over, whichever is first.
+	Lost func(ctx context.Context, lease *Lease, err error)
+}
+
+// start calls all Start hooks.
+func (c *config) start(ctx context.Context, op Op) context.Context {
+	for _, h := range c.hooks {
+		if h.Start != nil {
+			if next := h.Start(ctx, op); next != nil {
+				ctx = next
+			}
+		}
+	}
+	return ctx
+}
+
+func (c *config) round(ctx context.Context, r *round, attempt int) {
+	for _, h := range c.hooks {
+		if h.Round != nil {
+			h.Round(ctx, r.record(attempt))
+		}
+	}
+}
+
+func (c *config) done(ctx context.Context, op Op, lease *Lease, err error) {
+	for _, h := range c.hooks {
+		if h.Done != nil {
+			h.Done(ctx, op, lease, err)
+		}
+	}
+}
+
+func (c *config) lost(ctx context.Context, lease *Lease, err error) {
+	for _, h := range c.hooks {
+		if h.Lost != nil {
+			h.Lost(ctx, lease, err)
+		}
+	}
+}
+
+// LogHooks writes what a Locker does to a structured log: every operation at
+// Debug, what was refused at Info, and what points to trouble (no quorum, a
+// lease lost) at Warn. Tokens are not logged, since whoever knows one can
+// release the lock.
+func LogHooks(log *slog.Logger) Hooks {
+	type begin struct{}
+	return Hooks{
+		Start: func(ctx context.Context, _ Op) context.Context {
+			return context.WithValue(ctx, begin{}, time.Now())
+		},
+		Round: func(ctx context.Context, r Round) {
+			log.DebugContext(ctx, "redlock round", "op", r.Op, "lock", r.Name, "attempt", r.Attempt,
+				"granted", r.Count(Granted), "quorum", r.Quorum, "took", r.Took, "votes", r.String())
+		},
+		Done: func(ctx context.Context, op Op, lease *Lease, err error) {
+			attrs := []any{"op", op.Kind, "lock", op.Name}
+			if t, ok := ctx.Value(begin{}).(time.Time); ok {
+				attrs = append(attrs, "took", time.Since(t))
+			}
+			level := slog.LevelDebug
+			switch {
+			case err != nil:
+				attrs = append(attrs, "error", err)
+				level = slog.LevelInfo
+				if errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) {
+					level = slog.LevelWarn
+				}
+			case op.Kind != "unlock":
+				attrs = append(attrs, "validity", lease.Validity())
+			}
+			log.Log(ctx, level, "redlock "+op.Kind, attrs...)
+		},
+		Lost: func(ctx context.Context, lease *Lease, err error) {
+			log.WarnContext(ctx, "redlock lease lost", "lock", lease.Name(), "error", err)
+		},
+	}
+}

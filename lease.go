@@ -1,0 +1,430 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Lease is a lock that was obtained. It may be used from any goroutine, and all
+// its methods are safe on a nil Lease, which behaves like one that was lost.
+//
+// A lease goes one way only:
+//
+//	held ──Unlock──────────────► released   Err matches ErrReleased
+//	held ──end, or Extend finds─► lost      Err matches ErrLost
+//	held ──Locker.Close────────► closed     Err matches ErrClosed
+type Lease struct {
+	locker *Locker
+	name   string
+	token  string
+	ttl    time.Duration   // of the acquire
+	claims []claim         // one per node
+	values context.Context // values of the call that obtained it, for hooks
+
+	mu        sync.Mutex
+	vouches   []vouch // claims[i]'s last promise; only grows longer, and not at all once err is set
+	held      bool
+	err       error // why it is not held any more; latched
+	life      context.Context
+	endLife   context.CancelCauseFunc
+	timer     *time.Timer // runs out at the loss, then at the end
+	told      bool        // the Lost hook was called
+	unlocked  chan struct{}
+	unlockErr error
+}
+
+// Name is the lock's name, which is its key on the nodes.
+func (l *Lease) Name() string {
+	if l == nil {
+		return ""
+	}
+	return l.name
+}
+
+// Token is the value under the lock's name on the nodes: a random UUID, followed
+// by a colon and the owner label if there is one. Every attempt to lock draws a
+// fresh one. Whoever knows it can release the lock.
+func (l *Lease) Token() string {
+	if l == nil {
+		return ""
+	}
+	return l.token
+}
+
+// Until is the time at which the lease ends unless it is extended, by this
+// machine's clock: the moment up to which a quorum of nodes is certain to keep
+// others out. For deciding whether to go on, use Validity, Err or Context, which
+// also notice a clock that was set and a machine that was suspended.
+func (l *Lease) Until() time.Time {
+	if l == nil {
+		return time.Time{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
+}
+
+// Validity is how much longer the lease may act; 0 when it may not.
+func (l *Lease) Validity() time.Duration {
+	if l == nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := l.look()
+	if l.err != nil {
+		return 0
+	}
+	return left
+}
+
+// Err is nil while the lease may act; afterwards it says for good why not: an
+// error that matches ErrLost, ErrReleased or ErrClosed. It asks no node, only
+// the local clock.
+func (l *Lease) Err() error {
+	if l == nil {
+		return errNilLease
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.look()
+	return l.err
+}
+
+// Done is closed when the lease may act no longer, the loss lead before its end
+// at the latest.
+func (l *Lease) Done() <-chan struct{} {
+	if l == nil {
+		return closedChan
+	}
+	return l.lifetime().Done()
+}
+
+// Context returns a copy of parent that ends with the lease: its cause is then
+// what Err says. Work under the lock should use it. It carries the lease for
+// FromContext.
+//
+// The context is told by the local clock, without asking any node, and so it
+// ends before another client can obtain the lock. It cannot stop work that
+// does not look at it.
+func (l *Lease) Context(parent context.Context) context.Context {
+	if parent == nil {
+		parent = background
+	}
+	if l == nil {
+		ctx, cancel := context.WithCancelCause(parent)
+		cancel(errNilLease)
+		return ctx
+	}
+	parent = context.WithValue(parent, leaseKey{}, l)
+	parent = context.WithValue(parent, heldKey{l.locker.root, l.name}, l)
+	ctx, cancel := context.WithCancelCause(parent)
+	life := l.lifetime()
+	if life.Err() != nil {
+		cancel(context.Cause(life))
+		return ctx
+	}
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	context.AfterFunc(ctx, func() { stop() }) // the parent ended first: the lease need not remember
+	return ctx
+}
+
+type (
+	leaseKey struct{}
+	heldKey  struct {
+		root *root
+		name string
+	}
+)
+
+// FromContext returns the innermost lease whose Context ctx is or descends from,
+// as inside Do; nil, on which every method is safe, when there is none.
+func FromContext(ctx context.Context) *Lease {
+	if ctx == nil {
+		return nil
+	}
+	l, _ := ctx.Value(leaseKey{}).(*Lease)
+	return l
+}
+
+// Extend sets the lease's end to ttl from now. It only lengthens: a ttl that
+// would end earlier changes nothing. Like an acquire it needs a quorum of nodes
+// that still hold the token, and counts from before it was sent.
+//
+//   - nil: extended.
+//   - ErrNoQuorum (a *QuorumError): too few nodes answered. The lease stands
+//     until its old end; Extend may be tried again.
+//   - ErrLost: the lease may act no longer: its end had passed, also while
+//     waiting for the answers, or its keys are gone from or taken over on so
+//     many nodes that no quorum has it.
+//   - ErrReleased, ErrClosed: it was used after Unlock or Close.
+//   - ErrInvalid: the ttl is out of bounds, see WithTTL. Nothing was sent.
+//   - an error of ctx: it ended first. The lease stands until its old end or, if
+//     a quorum still says yes, its new one.
+func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
+	if ctx == nil {
+		return errNilContext
+	}
+	if l == nil {
+		return errNilLease
+	}
+	ttl = ttl.Truncate(time.Millisecond)
+	cfg := &l.locker.cfg
+	if err := cfg.checkTTL(ttl); err != nil {
+		return err
+	}
+	op := Op{"extend", l.name}
+	ctx = cfg.start(ctx, op)
+	err := l.extend(ctx, ttl)
+	cfg.done(ctx, op, l, err)
+	return err
+}
+
+func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
+	cfg := &l.locker.cfg
+	if err := l.Err(); err != nil {
+		return l.wrap(extend, err)
+	}
+	if ctx.Err() != nil {
+		return l.wrap(extend, contextErr(ctx))
+	}
+	leave, err := l.locker.enter()
+	if err != nil {
+		return l.wrap(extend, err)
+	}
+	defer leave()
+
+	start := cfg.clock.start()
+	r := newRound(extend, l, start, ttl, cfg.nodeTimeout)
+	by := start.mono.Add(r.bound)
+	requests := make([]request, len(l.claims))
+	for i := range l.claims {
+		requests[i] = request{kind: extend, claim: &l.claims[i], round: r, ttl: ttl, by: by}
+		l.claims[i].node.push(&requests[i])
+	}
+	t, decided := r.wait(ctx.Done(), l.Done(), nil, nil)
+	cfg.round(ctx, r, 0)
+	if err := l.Err(); err != nil { // the end came first, whatever the nodes say
+		return l.wrap(extend, err)
+	}
+	switch {
+	case !decided:
+		return l.wrap(extend, contextErr(ctx))
+	case t.verdict() == won:
+		return nil
+	case t.class() == refused:
+		err := &QuorumError{Round: r.record(0), class: ErrLost}
+		l.lose(fmt.Errorf("redlock: lease %s: %w: gone or taken over on %d of %d nodes", quote(l.name), ErrLost, t.refused, t.nodes))
+		return err
+	}
+	return &QuorumError{Round: r.record(0), class: ErrNoQuorum}
+}
+
+// Unlock releases the lock on every node to which it may have gone, and returns
+// when a quorum has confirmed. It ignores the cancellation of ctx, so that a
+// deferred Unlock works in a handler whose client has hung up; it takes one node
+// timeout at the most. Whatever it returns, the lease is over, and nodes that
+// did not answer are asked again in the background.
+//
+//   - nil: a quorum deleted the key.
+//   - ErrLost: the lease was over before; if nodes report it, on so many that no
+//     quorum had it. Somebody else may have held the lock since.
+//   - ErrNoQuorum: too few nodes answered; keys may stay until their ttl ends.
+//   - ErrClosed: the Locker was closed and released the lock then.
+//
+// A second Unlock returns what the first did, and waits for it if need be.
+func (l *Lease) Unlock(ctx context.Context) error {
+	if l == nil {
+		return errNilLease
+	}
+	if ctx == nil {
+		ctx = background
+	}
+	l.mu.Lock()
+	if c := l.unlocked; c != nil {
+		l.mu.Unlock()
+		<-c
+		return l.unlockErr
+	}
+	l.unlocked = make(chan struct{})
+	l.look()
+	before := l.err
+	l.finish(fmt.Errorf("redlock: lease %s: %w", quote(l.name), ErrReleased))
+	l.mu.Unlock()
+
+	cfg := &l.locker.cfg
+	op := Op{"unlock", l.name}
+	ctx = cfg.start(context.WithoutCancel(ctx), op)
+	l.unlockErr = l.unlock(ctx, before)
+	close(l.unlocked)
+	cfg.done(ctx, op, l, l.unlockErr)
+	return l.unlockErr
+}
+
+func (l *Lease) unlock(ctx context.Context, before error) error {
+	cfg := &l.locker.cfg
+	leave, err := l.locker.enter()
+	if err != nil { // Close has seen to the release
+		return l.wrap(release, err)
+	}
+	defer leave()
+	r := newRound(release, l, cfg.clock.start(), 0, cfg.nodeTimeout)
+	l.release(r)
+	t, _ := r.wait(nil, nil, nil, nil)
+	cfg.round(ctx, r, 0)
+	switch {
+	case before != nil:
+		return l.wrap(release, before)
+	case t.verdict() == won:
+		return nil
+	case t.class() == refused:
+		return &QuorumError{Round: r.record(0), class: ErrLost}
+	}
+	return &QuorumError{Round: r.record(0), class: ErrNoQuorum}
+}
+
+// release asks every node for the release; round may be nil.
+func (l *Lease) release(r *round) {
+	requests := make([]request, len(l.claims))
+	for i := range l.claims {
+		requests[i] = request{kind: release, claim: &l.claims[i], round: r}
+		l.claims[i].node.end(&requests[i])
+	}
+}
+
+func (l *Lease) quorum() int { return quorumOf(len(l.claims)) }
+
+// vouch takes in node i's promise, counted from before the request was sent. A
+// promise that comes when the lease is over does not bring it back.
+func (l *Lease) vouch(i int, t0 instant, ttl time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.locker.cfg.clock.look()
+	l.lookAt(now)
+	if l.err != nil {
+		return
+	}
+	v := vouch{t0, l.locker.cfg.span(ttl)}
+	if v.left(now) > l.vouches[i].left(now) {
+		l.vouches[i] = v
+	}
+}
+
+// hold makes a won round a lease. False: it came too late to act.
+func (l *Lease) hold(ctx context.Context) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	cfg := &l.locker.cfg
+	left := validity(l.vouches, l.quorum(), cfg.clock.look()) - cfg.lead()
+	if left <= 0 {
+		return false
+	}
+	l.held = true
+	l.values = background
+	if len(cfg.hooks) > 0 {
+		l.values = context.WithoutCancel(ctx)
+	}
+	l.timer = time.AfterFunc(left, l.onTimer)
+	return true
+}
+
+// look compares the clocks with the end and latches a loss. It returns what is
+// left until the end. Called with mu held.
+func (l *Lease) look() time.Duration { return l.lookAt(l.locker.cfg.clock.look()) }
+
+func (l *Lease) lookAt(now instant) time.Duration {
+	left := validity(l.vouches, l.quorum(), now)
+	if l.held && left <= l.locker.cfg.lead() {
+		l.finish(fmt.Errorf("redlock: lease %s: %w: its time is over", quote(l.name), ErrLost))
+		l.timer.Reset(0) // the rest of what a loss means is done there
+	}
+	return left
+}
+
+// lose ends a held lease because of what the nodes said.
+func (l *Lease) lose(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held {
+		l.finish(why)
+		l.timer.Reset(0)
+	}
+}
+
+// finish latches the end of a held lease. Called with mu held.
+func (l *Lease) finish(why error) {
+	if !l.held {
+		return
+	}
+	l.held = false
+	l.err = why
+	l.timer.Stop()
+	if l.endLife != nil {
+		l.endLife(why)
+	}
+	l.locker.root.forget(l)
+}
+
+// onTimer runs at the loss lead before the end, then, if the holder has not
+// returned, at the end. Between the two a holder that was told is still
+// stopping, so its keys stay.
+func (l *Lease) onTimer() {
+	l.mu.Lock()
+	left := l.look()
+	if l.held { // it was extended meanwhile
+		l.timer.Reset(left - l.locker.cfg.lead())
+		l.mu.Unlock()
+		return
+	}
+	tell := !l.told && l.unlocked == nil
+	l.told = true
+	why := l.err
+	over := l.unlocked == nil && left <= 0
+	if l.unlocked == nil && !over {
+		l.timer.Reset(left)
+	}
+	l.mu.Unlock()
+	if over {
+		l.abandon()
+	}
+	if tell {
+		l.locker.cfg.lost(l.values, l, why)
+	}
+}
+
+// abandon releases the keys of a lost lease whose holder has not returned.
+func (l *Lease) abandon() {
+	leave, err := l.locker.enter()
+	if err != nil {
+		return
+	}
+	defer leave()
+	l.release(nil)
+}
+
+// lifetime is the context that ends with the lease, made when first asked for.
+func (l *Lease) lifetime() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life == nil {
+		l.life, l.endLife = context.WithCancelCause(background)
+	}
+	l.look()
+	if l.err != nil {
+		l.endLife(l.err)
+	}
+	return l.life
+}
+
+func (l *Lease) wrap(k kind, err error) error {
+	return fmt.Errorf("redlock: %v %s: %w", k, quote(l.name), err)
+}
+
+var (
+	errNilLease   = fmt.Errorf("redlock: nil lease: %w", ErrLost)
+	errNilContext = invalid("the context is nil")
+
+	closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+)

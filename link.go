@@ -1,0 +1,131 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// background is the context of everything a lane sends: what it sends outlives
+// the call that asked for it.
+var background = context.Background()
+
+// A link is one connection's worth of a client: commands written to it one
+// after the other arrive in that order.
+type link interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+	Close() error
+}
+
+// borrowed is the link of a client that cannot hand out single connections: the
+// client itself, which must survive us.
+type borrowed struct{ redis.UniversalClient }
+
+func (borrowed) Close() error { return nil }
+
+// A dialer opens links to one node.
+type dialer struct {
+	client  redis.UniversalClient
+	links   int           // most links at a time
+	timeout time.Duration // for one exchange on a link
+	sticky  bool          // links are single connections, which keep to the timeout by themselves
+}
+
+const (
+	// maxLinks batches in flight keep one caller in eight from waiting for
+	// another's round trip on a long line; one is used on a short one.
+	maxLinks = 8
+
+	// spareLinks replace links that are stuck in a client that ignores
+	// deadlines.
+	spareLinks = 4
+)
+
+// newDialer prepares a user's client for a lane without changing the client.
+//
+// A *redis.Client (Sentinel-managed ones too) lends single connections of its
+// pool, with our own timeout on them; it always keeps one for other users, so a
+// pool of one is only borrowed, command by command. So is a ClusterClient,
+// whose connections belong to many servers.
+func newDialer(client redis.UniversalClient, timeout time.Duration) dialer {
+	d := dialer{client: client, links: maxLinks, timeout: timeout}
+	c, ok := client.(*redis.Client)
+	if !ok {
+		return d
+	}
+	d.client = c.WithTimeout(timeout)
+	spare := c.Options().PoolSize - 1
+	if most := c.Options().MaxActiveConns; most > 0 {
+		spare = min(spare, most-1)
+	}
+	if spare < 1 {
+		d.links = 1
+		return d
+	}
+	d.links, d.sticky = min(maxLinks, spare), true
+	return d
+}
+
+// open connects. It returns once a PING was answered, with whatever reply: a
+// user may lack the permission to PING and still lock, and a server that is
+// loading says so to the votes themselves.
+func (d dialer) open(ctx context.Context) (link, error) {
+	var l link = borrowed{d.client}
+	if c, ok := d.client.(*redis.Client); ok && d.sticky {
+		l = c.Conn()
+	}
+	err := l.Process(ctx, command{redis.NewCmd(ctx, "ping")})
+	if r, err := readError(err); err != nil && (r == broken || r == timeout) {
+		l.Close()
+		if ctx.Err() != nil {
+			return nil, opaque{"not connected in time"}
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+// ping proves that a link still carries answers.
+func (d dialer) ping(l link) error {
+	ctx, cancel := context.WithTimeout(background, d.timeout)
+	defer cancel()
+	err := l.Process(ctx, command{redis.NewCmd(ctx, "ping")})
+	if r, err := readError(err); err != nil && (r == broken || r == timeout) {
+		return err
+	}
+	return nil
+}
+
+// exchange writes the commands in one go and reads their answers into them.
+func (d dialer) exchange(l link, cmds []command) {
+	ctx := background
+	if !d.sticky {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.timeout)
+		defer cancel()
+	}
+	if len(cmds) == 1 {
+		l.Process(ctx, cmds[0])
+		return
+	}
+	p := l.Pipeline()
+	for _, c := range cmds {
+		p.Process(ctx, c)
+	}
+	p.Exec(ctx)
+}
+
+// address names a client in votes and messages.
+func address(client redis.UniversalClient, index int) string {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().Addr
+	case *redis.ClusterClient:
+		return "cluster " + strings.Join(c.Options().Addrs, ",")
+	}
+	return fmt.Sprintf("node %d", index+1)
+}

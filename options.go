@@ -1,0 +1,287 @@
+package redlock
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	// defaultTTL: a crashed holder blocks others for seconds, not minutes, and
+	// three renewals fit in while a node timeout passes.
+	defaultTTL = 10 * time.Second
+
+	// maxTTL keeps every sum of times far from overflow. A lock that should
+	// outlive it is a record, not a lease.
+	maxTTL = 365 * 24 * time.Hour
+
+	// minValidity is the least that ttl − drift must leave.
+	minValidity = time.Millisecond
+
+	// minNodeTimeout is the least default: below it one lost packet, which TCP
+	// repeats after some 200 ms anyway, and one pause of a busy machine look
+	// alike.
+	minNodeTimeout = 50 * time.Millisecond
+
+	maxOwner = 128 // bytes of an owner label
+
+	// fencePrefix begins the names of fencing counters; a lock of that name
+	// would be another lock's counter.
+	fencePrefix = "redlock:fence:"
+)
+
+// config is a Locker's settings after validation.
+type config struct {
+	ttl         time.Duration
+	nodeTimeout time.Duration
+	leastDrift  time.Duration
+	lossLead    time.Duration // 0: by default, see lead
+	backoff     Backoff
+	maxAttempts int           // 0: no limit
+	wait        time.Duration // negative: no limit
+	owner       string
+	hooks       []Hooks
+	clock       clock
+}
+
+func defaults() config {
+	return config{ttl: defaultTTL, backoff: defaultBackoff, wait: -1, clock: systemClock{}}
+}
+
+// An Option sets up a Locker. Options are checked together by New, Open and
+// With, which report all faults at once; every such error matches ErrInvalid.
+type Option struct {
+	name      string
+	nodeLevel bool // belongs to the lanes, which siblings share
+	set       func(*config) error
+}
+
+// WithTTL sets how long a lease lasts on the nodes unless it is extended;
+// default 10 s. It is cut to whole milliseconds, and the cut value is used
+// everywhere. At least 1 ms must remain after the drift margin; at most a year.
+func WithTTL(ttl time.Duration) Option {
+	return Option{name: "ttl", set: func(c *config) error {
+		c.ttl = ttl.Truncate(time.Millisecond)
+		if ttl <= 0 {
+			return fmt.Errorf("ttl is %v; want more than 0", ttl)
+		}
+		return nil
+	}}
+}
+
+// WithNodeTimeout sets how long one node may take to answer, and with it how
+// long TryLock, Extend and Unlock can take at the most; default ttl/20 and at
+// least 50 ms. It is a property of the nodes and the network to them, so it is
+// set with New or Open and shared by all siblings. A vote is never waited for
+// longer than what leaves validity, however long the node timeout is.
+func WithNodeTimeout(d time.Duration) Option {
+	return Option{name: "node timeout", nodeLevel: true, set: func(c *config) error {
+		c.nodeTimeout = d
+		if d < time.Millisecond || d > maxTTL {
+			return fmt.Errorf("node timeout is %v; want %v to %v", d, time.Millisecond, maxTTL)
+		}
+		return nil
+	}}
+}
+
+// WithDrift widens the margin that a lease keeps for clocks running at different
+// rates; default and least value ttl/100 + 2 ms. It enters the validity as
+//
+//	validity = ttl − elapsed − drift
+func WithDrift(d time.Duration) Option {
+	return Option{name: "drift", set: func(c *config) error {
+		c.leastDrift = d
+		if d <= 0 {
+			return fmt.Errorf("drift is %v; want at least ttl/100 + %v", d, driftFloor)
+		}
+		return nil
+	}}
+}
+
+// WithLossLead sets how long before its end a lease counts as lost, so that the
+// holder has time to stop; default half the drift margin, at least 1 ms. It must
+// leave at least 1 ms of validity.
+func WithLossLead(d time.Duration) Option {
+	return Option{name: "loss lead", set: func(c *config) error {
+		c.lossLead = d
+		if d <= 0 {
+			return fmt.Errorf("loss lead is %v; want more than 0", d)
+		}
+		return nil
+	}}
+}
+
+// WithBackoff sets the pauses between the attempts of Lock. Fields left at zero
+// take their defaults.
+func WithBackoff(b Backoff) Option {
+	return Option{name: "back-off", set: func(c *config) error {
+		c.backoff = b.fill()
+		return c.backoff.check()
+	}}
+}
+
+// WithMaxAttempts limits how often Lock tries; default without limit. TryLock
+// always tries once.
+func WithMaxAttempts(n int) Option {
+	return Option{name: "max attempts", set: func(c *config) error {
+		c.maxAttempts = n
+		if n < 1 {
+			return fmt.Errorf("max attempts is %d; want at least 1", n)
+		}
+		return nil
+	}}
+}
+
+// WithWait limits how long Lock goes on trying; default without limit, only ctx
+// ends the waiting. With 0 Lock tries once, like TryLock. An attempt that has
+// begun is finished, so Lock can take one node timeout longer.
+func WithWait(d time.Duration) Option {
+	return Option{name: "wait", set: func(c *config) error {
+		c.wait = d
+		if d < 0 {
+			return fmt.Errorf("wait is %v; want 0 or more", d)
+		}
+		return nil
+	}}
+}
+
+// WithOwner adds a label to every token, such as a host name and process id, so
+// that those who are refused, and operators, can tell who holds a lock. The
+// label is stored on the nodes in clear text. At most 128 bytes of printable
+// UTF-8.
+func WithOwner(label string) Option {
+	return Option{name: "owner label", set: func(c *config) error {
+		c.owner = label
+		if label == "" || len(label) > maxOwner {
+			return fmt.Errorf("owner label has %d bytes; want 1 to %d", len(label), maxOwner)
+		}
+		if !utf8.ValidString(label) || strings.ContainsFunc(label, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return fmt.Errorf("owner label is %q; want printable UTF-8", label)
+		}
+		return nil
+	}}
+}
+
+// WithHooks adds observers; several are called in the order in which they were
+// added, those of With after those of the Locker it extends.
+func WithHooks(h Hooks) Option {
+	return Option{name: "hooks", set: func(c *config) error {
+		c.hooks = append(c.hooks[:len(c.hooks):len(c.hooks)], h)
+		return nil
+	}}
+}
+
+// apply sets the options and checks how they go together.
+func (c config) apply(opts []Option, sibling bool) (config, error) {
+	var faults []error
+	for _, o := range opts {
+		if o.set == nil {
+			continue
+		}
+		if sibling && o.nodeLevel {
+			faults = append(faults, fmt.Errorf("%s belongs to the nodes, which siblings share; set it with New or Open", o.name))
+			continue
+		}
+		if err := o.set(&c); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) == 0 {
+		faults = c.faults(c.ttl)
+	}
+	if len(faults) > 0 {
+		return c, joinInvalid(faults)
+	}
+	if c.nodeTimeout == 0 {
+		c.nodeTimeout = max(c.ttl/20, minNodeTimeout)
+	}
+	return c, nil
+}
+
+// faults checks a ttl, of the Locker or of one extension, against the rest.
+func (c config) faults(ttl time.Duration) (faults []error) {
+	if ttl > maxTTL {
+		return []error{fmt.Errorf("ttl is %v; want at most %v", ttl, maxTTL)}
+	}
+	if least := defaultDrift(ttl); c.leastDrift > 0 && c.leastDrift < least {
+		faults = append(faults, fmt.Errorf("drift is %v; want at least %v, which is ttl/100 + %v for a ttl of %v",
+			c.leastDrift, least, driftFloor, ttl))
+	}
+	margin := drift(ttl, c.leastDrift)
+	if ttl-margin < minValidity {
+		faults = append(faults, fmt.Errorf("ttl is %v and its drift margin %v; want at least %v to remain",
+			ttl, margin, minValidity))
+	} else if ttl-margin-c.lossLead < minValidity {
+		faults = append(faults, fmt.Errorf("loss lead is %v, ttl is %v and its drift margin %v; want at least %v to remain",
+			c.lossLead, ttl, margin, minValidity))
+	}
+	return faults
+}
+
+// checkTTL is faults for one extension.
+func (c config) checkTTL(ttl time.Duration) error {
+	if ttl < time.Millisecond {
+		return invalid("ttl is %v; want at least %v", ttl, time.Millisecond)
+	}
+	c.leastDrift = 0 // it was checked for the ttl that it was set with
+	if faults := c.faults(ttl); len(faults) > 0 {
+		return joinInvalid(faults)
+	}
+	return nil
+}
+
+// span is what a node's promise over ttl is worth: ttl − drift.
+func (c *config) span(ttl time.Duration) time.Duration {
+	return ttl - drift(ttl, c.leastDrift)
+}
+
+// lead is how long before its end a lease is given up: by default half the drift
+// margin, at least 1 ms, and never more than half of what the ttl leaves.
+func (c *config) lead() time.Duration {
+	if c.lossLead > 0 {
+		return c.lossLead
+	}
+	return min(max(time.Millisecond, drift(c.ttl, c.leastDrift)/2), c.span(c.ttl)/2)
+}
+
+// voteBound is how long the votes of an acquire are waited for: the node
+// timeout, but never past the point where a quorum would come too late.
+func (c *config) voteBound() time.Duration {
+	return min(c.nodeTimeout, c.span(c.ttl)-c.lead())
+}
+
+func joinInvalid(faults []error) error {
+	return fmt.Errorf("redlock: %w: %w", ErrInvalid, joined(faults))
+}
+
+// joined is errors.Join on one line.
+type joined []error
+
+func (j joined) Error() string {
+	texts := make([]string, len(j))
+	for i, err := range j {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (j joined) Unwrap() []error { return j }
+
+// checkName refuses names that could not be locks.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return invalid("the lock's name is empty")
+	case strings.HasPrefix(name, fencePrefix):
+		return invalid("the lock's name is %s; names that begin with %q are kept for fencing counters", quote(name), fencePrefix)
+	case len(name) > maxName:
+		return invalid("the lock's name has %d bytes; want at most %d", len(name), maxName)
+	}
+	return nil
+}
+
+// maxName is the longest name of a lock: what Redis allows for a key by default
+// is 512 MB, and nobody means that.
+const maxName = 1 << 20

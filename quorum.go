@@ -1,0 +1,201 @@
+package redlock
+
+import (
+	"sync"
+	"time"
+)
+
+// quorumOf is the number of votes that any two majorities of n nodes share at
+// least one of: ⌊n/2⌋ + 1. It is never configurable; with n/2 two clients could
+// each win half of an even number of nodes.
+func quorumOf(n int) int { return n/2 + 1 }
+
+// A verdict is what a round's votes mean so far.
+type verdict uint8
+
+const (
+	undecided verdict = iota // more votes can still turn it either way
+	won                      // a quorum granted; nothing can change that
+	lost                     // a quorum can no longer be reached; nothing can change that
+)
+
+// A class is why a round was lost.
+type class uint8
+
+const (
+	unsettled class = iota // not lost, or pending votes can still turn noQuorum into refused
+	refused                // so many refused that they alone prevent a quorum
+	noQuorum               // anything else
+)
+
+// tally counts a round's votes. It is pure: verdict and class are functions of
+// the counts, so the order in which votes arrive cannot matter.
+//
+//	granted + refused + failed ≤ nodes; the rest is pending
+type tally struct {
+	nodes, granted, refused, failed int
+}
+
+func (t tally) pending() int { return t.nodes - t.granted - t.refused - t.failed }
+
+// blocking is how many votes that are not grants prevent a quorum: N − Q + 1.
+func (t tally) blocking() int { return t.nodes - quorumOf(t.nodes) + 1 }
+
+func (t tally) verdict() verdict {
+	switch {
+	case t.granted >= quorumOf(t.nodes):
+		return won
+	case t.refused+t.failed >= t.blocking():
+		return lost
+	}
+	return undecided
+}
+
+// class says why a round is lost. A lost round is acted on at once, but as long
+// as pending votes could still make it "refused" its class is unsettled:
+// otherwise the same votes would give ErrHeld or ErrNoQuorum depending on which
+// came first.
+func (t tally) class() class {
+	switch {
+	case t.verdict() != lost:
+		return unsettled
+	case t.refused >= t.blocking():
+		return refused
+	case t.refused+t.pending() >= t.blocking():
+		return unsettled
+	}
+	return noQuorum
+}
+
+func (t *tally) add(o Outcome) {
+	switch o {
+	case Granted:
+		t.granted++
+	case Refused:
+		t.refused++
+	case Failed:
+		t.failed++
+	}
+}
+
+// A round collects the votes on one request that went to every node.
+type round struct {
+	kind  kind
+	lease *Lease
+	start instant
+	ttl   time.Duration // of lock and extend: what a granting node vouches for
+	bound time.Duration // how long a vote may take
+
+	// news is signalled when the caller has something to do: the round was won
+	// or its class settled, or one more vote came in on a lost round.
+	news chan struct{}
+
+	mu    sync.Mutex
+	tally tally
+	votes []Vote
+	over  bool // the caller has its verdict; later votes only concern the lease
+}
+
+func newRound(k kind, l *Lease, start instant, ttl, bound time.Duration) *round {
+	r := &round{kind: k, lease: l, start: start, ttl: ttl, bound: bound, news: make(chan struct{}, 1)}
+	r.votes = make([]Vote, len(l.claims))
+	r.tally.nodes = len(l.claims)
+	for i := range l.claims {
+		r.votes[i].Node = l.claims[i].node.name
+	}
+	return r
+}
+
+// answer records node i's vote. A granted vote counts for the lease whenever it
+// comes, also long after the verdict.
+func (r *round) answer(i int, v Vote) {
+	if v.Outcome == Granted && r.kind != release {
+		r.lease.vouch(i, r.start, r.ttl)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over || r.votes[i].Outcome != Pending {
+		return
+	}
+	v.Node = r.votes[i].Node
+	v.Latency = time.Since(r.start.mono)
+	r.votes[i] = v
+	r.tally.add(v.Outcome)
+	if r.tally.verdict() != undecided {
+		select {
+		case r.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// close ends the round as far as the caller is concerned and returns the final
+// counts. Votes that are still pending stay so in the record; with expired set
+// they count as failed, because their time is over.
+func (r *round) close(expired bool) tally {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if expired {
+		for i := range r.votes {
+			if r.votes[i].Outcome == Pending {
+				r.votes[i].Outcome, r.votes[i].Latency = Failed, time.Since(r.start.mono)
+				r.votes[i].Err = errNoAnswer{r.bound}
+				r.tally.failed++
+			}
+		}
+	}
+	return r.tally
+}
+
+// state is the round as it stands.
+func (r *round) state() tally {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tally
+}
+
+// answered tells whether node i has voted.
+func (r *round) answered(i int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.votes[i].Outcome != Pending
+}
+
+// wait blocks until the round is won, lost with a settled class, or out of time,
+// and closes it. It gives up early when one of the channels is closed; false says
+// so. onLost runs on this goroutine as soon as the round is lost, and again after
+// each later vote.
+func (r *round) wait(done, ended, closing <-chan struct{}, onLost func()) (tally, bool) {
+	timer := time.NewTimer(r.bound - time.Since(r.start.mono))
+	defer timer.Stop()
+	for {
+		select {
+		case <-r.news:
+			t := r.state()
+			if t.verdict() == won || t.class() != unsettled {
+				return r.close(false), true
+			}
+			if onLost != nil {
+				onLost()
+			}
+			continue
+		case <-timer.C:
+			return r.close(true), true
+		case <-done:
+		case <-ended:
+		case <-closing:
+		}
+		return r.close(false), false
+	}
+}
+
+// record is the round as the user sees it.
+func (r *round) record(attempt int) Round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Round{
+		Op: r.kind.String(), Name: r.lease.name, Attempt: attempt, Quorum: quorumOf(r.tally.nodes),
+		Took: time.Since(r.start.mono), Votes: append([]Vote(nil), r.votes...),
+	}
+}

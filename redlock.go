@@ -1,0 +1,330 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+)
+
+// Locker takes locks on one set of nodes. It is safe for concurrent use; a
+// process needs one per set of nodes, and With gives it other settings.
+type Locker struct {
+	root   *root
+	cfg    config
+	ops    sync.WaitGroup
+	closed chan struct{} // a sibling's own end; the root's is root.closing
+}
+
+// root is what a Locker and its siblings share.
+type root struct {
+	locker  *Locker
+	nodes   []*node
+	workers errgroup.Group  // of all lanes
+	owned   []*redis.Client // to be closed with the Locker
+
+	mu      sync.Mutex
+	leases  map[*Lease]struct{}
+	ops     sync.WaitGroup // operations under way; added to only under mu, before ending
+	ending  bool
+	closing chan struct{}
+	ended   chan struct{}
+	err     error // what Close returned; set before ended is closed
+}
+
+// New makes a Locker over independent Redis primaries, one client each. It sends
+// nothing. All faults are reported at once, in an error that matches ErrInvalid:
+// no clients, a nil one, the same one twice, a *redis.Ring (which spreads keys
+// over servers of its own choice and drops those that are down), options out of
+// bounds.
+//
+// The clients stay the caller's: the Locker neither changes nor closes them, and
+// overrides their timeouts and retries only for what it sends itself. It borrows
+// up to eight connections of a client's pool, and leaves at least one.
+func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
+	cfg, err := defaults().apply(opts, false)
+	if err := errors.Join(checkClients(clients), err); err != nil {
+		return nil, err
+	}
+	r := &root{
+		leases:  make(map[*Lease]struct{}),
+		closing: make(chan struct{}), ended: make(chan struct{}),
+	}
+	for i, c := range clients {
+		r.nodes = append(r.nodes, newNode(c, i, cfg.nodeTimeout, &r.workers))
+	}
+	r.locker = &Locker{root: r, cfg: cfg, closed: r.closing}
+	return r.locker, nil
+}
+
+func checkClients(clients []redis.UniversalClient) error {
+	if len(clients) == 0 {
+		return invalid("no nodes; want at least 1")
+	}
+	var faults []error
+	seen := make(map[redis.UniversalClient]int)
+	for i, c := range clients {
+		v := reflect.ValueOf(c)
+		if c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+			faults = append(faults, fmt.Errorf("client %d is nil", i+1))
+			continue
+		}
+		if _, ok := c.(*redis.Ring); ok {
+			faults = append(faults, fmt.Errorf("client %d is a *redis.Ring, which cannot be a node", i+1))
+		}
+		if !v.Comparable() {
+			continue
+		}
+		if first, twice := seen[c]; twice {
+			faults = append(faults, fmt.Errorf("clients %d and %d are the same; one server must not vote twice", first+1, i+1))
+		}
+		seen[c] = i
+	}
+	if len(faults) > 0 {
+		return joinInvalid(faults)
+	}
+	return nil
+}
+
+// connectFactor makes room for what connecting costs: DNS, TCP, TLS, HELLO and
+// AUTH are several round trips where a command is one.
+const connectFactor = 4
+
+func newNode(client redis.UniversalClient, index int, timeout time.Duration, group *errgroup.Group) *node {
+	n := &node{
+		name:    address(client, index),
+		dialer:  newDialer(client, timeout),
+		patient: min(max(connectFactor*timeout, time.Second), 5*time.Second),
+		group:   group,
+		workers: make(map[*worker]struct{}),
+		asked:   make(map[string][]*request),
+		debts:   debts{of: make(map[string]*debt)},
+	}
+	n.ctx, n.cancel = context.WithCancel(background)
+	return n
+}
+
+// With returns a sibling: a Locker with other settings on the same nodes, which
+// shares connections and everything else with l. Options that concern the nodes
+// themselves (WithNodeTimeout) are an error. Closing a sibling ends its own
+// leases and waits only.
+func (l *Locker) With(opts ...Option) (*Locker, error) {
+	cfg, err := l.cfg.apply(opts, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Locker{root: l.root, cfg: cfg, closed: make(chan struct{})}, nil
+}
+
+// Lock obtains the named lock, trying until it has it, ctx ends, or the limits
+// set by WithWait or WithMaxAttempts are used up. ctx bounds the waiting, never
+// the lease.
+//
+// The error is one of these; test them in this order:
+//   - an error of ctx: ctx ended first. It also matches the class of the last
+//     round, if one was completed.
+//   - ErrClosed: the Locker was closed.
+//   - ErrInvalid: the name or ctx cannot be used. Nothing was sent.
+//   - ErrHeld, ErrNoQuorum or ErrExpired, in a *QuorumError with the votes of the
+//     last round: a limit is used up; or more tries are pointless: ErrNoQuorum
+//     with nodes that deny access, ErrHeld when ctx descends from the Context of
+//     a lease on this very name.
+//
+// After any error nothing of this call stays on a node: what may have been
+// stored is released, in the background, and waits there for the answers that
+// are still missing.
+func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
+	return l.observed(ctx, Op{"lock", name}, l.cfg.maxAttempts, l.cfg.wait)
+}
+
+// TryLock is Lock with a single round: it takes one node timeout at the most.
+// It fails with ErrHeld if others have the lock.
+func (l *Locker) TryLock(ctx context.Context, name string) (*Lease, error) {
+	return l.observed(ctx, Op{"trylock", name}, 1, -1)
+}
+
+// observed is lock between its hooks.
+func (l *Locker) observed(ctx context.Context, op Op, attempts int, wait time.Duration) (*Lease, error) {
+	if ctx == nil {
+		return nil, errNilContext
+	}
+	if err := checkName(op.Name); err != nil {
+		return nil, err
+	}
+	ctx = l.cfg.start(ctx, op)
+	lease, err := l.lock(ctx, op, attempts, wait)
+	l.cfg.done(ctx, op, lease, err)
+	return lease, err
+}
+
+// lock is the wait loop.
+func (l *Locker) lock(ctx context.Context, op Op, attempts int, wait time.Duration) (*Lease, error) {
+	leave, err := l.enter()
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %s %s: %w", op.Kind, quote(op.Name), err)
+	}
+	defer leave()
+	if own, ok := ctx.Value(heldKey{l.root, op.Name}).(*Lease); ok && own.Err() == nil {
+		return nil, fmt.Errorf("redlock: %s %s: %w: by the lease that this context comes from", op.Kind, quote(op.Name), ErrHeld)
+	}
+	begin := time.Now()
+	var last *QuorumError
+	for n := 1; ; n++ {
+		if ctx.Err() != nil {
+			return nil, &waitError{op.Kind, op.Name, n - 1, contextErr(ctx), last}
+		}
+		lease, verdict, err := l.attempt(ctx, op.Name, n)
+		switch {
+		case lease != nil:
+			return lease, nil
+		case err != nil:
+			return nil, &waitError{op.Kind, op.Name, n, err, last}
+		}
+		last = verdict
+		rest := wait - time.Since(begin)
+		if n == attempts || wait >= 0 && rest <= 0 || last.incurable() {
+			return nil, last
+		}
+		pause := l.cfg.backoff.pause(n, last.Round.Took, rand.Float64())
+		if wait >= 0 {
+			pause = min(pause, rest)
+		}
+		if err := l.sleep(ctx, pause); err != nil {
+			return nil, &waitError{op.Kind, op.Name, n, err, last}
+		}
+		if wait >= 0 && time.Since(begin) >= wait {
+			return nil, last
+		}
+	}
+}
+
+// sleep pauses between attempts. Its error says what ended the wait.
+func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return contextErr(ctx)
+	case <-l.closed:
+		return ErrClosed
+	case <-l.root.closing:
+		return ErrClosed
+	}
+}
+
+// attempt is one round with a token of its own. It gives a lease, a verdict, or
+// the error that ended the wait. Without a lease everything is released again:
+// that is asked for here, in order behind what was sent, and done by the lanes.
+func (l *Locker) attempt(ctx context.Context, name string, n int) (*Lease, *QuorumError, error) {
+	lease := l.newLease(name)
+	start := l.cfg.clock.start() // before the first byte
+	r := newRound(acquire, lease, start, l.cfg.ttl, l.cfg.voteBound())
+	by := start.mono.Add(r.bound)
+	requests := make([]request, len(lease.claims))
+	for i := range requests {
+		requests[i] = request{kind: acquire, claim: &lease.claims[i], round: r, ttl: l.cfg.ttl, by: by}
+		lease.claims[i].node.push(&requests[i])
+	}
+	// A lost round is acted on at once: what was granted is released while the
+	// votes that still matter for the error's class are waited for.
+	undo := make([]request, len(lease.claims))
+	rollback := func(all bool) {
+		for i := range undo {
+			if undo[i].claim == nil && (all || r.answered(i)) {
+				undo[i] = request{kind: release, claim: &lease.claims[i]}
+				lease.claims[i].node.end(&undo[i])
+			}
+		}
+	}
+	t, decided := r.wait(ctx.Done(), l.closed, l.root.closing, func() { rollback(false) })
+	l.cfg.round(ctx, r, n)
+	if decided && t.verdict() == won && lease.hold(ctx) {
+		if l.root.remember(lease) {
+			return lease, nil, nil
+		}
+		lease.end(ErrClosed)
+	}
+	rollback(true)
+	switch {
+	case !decided && ctx.Err() != nil:
+		return nil, nil, contextErr(ctx)
+	case !decided:
+		return nil, nil, ErrClosed
+	}
+	verdict := &QuorumError{Round: r.record(n), class: ErrNoQuorum}
+	switch {
+	case t.verdict() == won:
+		verdict.class = ErrExpired
+	case t.class() == refused:
+		verdict.class = ErrHeld
+	}
+	return nil, verdict, nil
+}
+
+func (l *Locker) newLease(name string) *Lease {
+	lease := &Lease{
+		locker: l, name: name, token: uuid.NewString(), ttl: l.cfg.ttl,
+		claims: make([]claim, len(l.root.nodes)), vouches: make([]vouch, len(l.root.nodes)),
+	}
+	if l.cfg.owner != "" {
+		lease.token += ":" + l.cfg.owner
+	}
+	for i, n := range l.root.nodes {
+		lease.claims[i] = claim{lease: lease, node: n, index: i}
+	}
+	return lease
+}
+
+// Do runs fn while holding the named lock: it locks like Lock, calls fn with the
+// lease's Context (FromContext gives the lease), waits for it, and unlocks, also
+// when fn panics or ends its goroutine. fn must stop when its context ends.
+//
+// The error is Lock's, without fn having run; or fn's, joined with ErrLost if
+// the lock was lost meanwhile. An unlock that did not reach a quorum is told to
+// Hooks only: the work was done under the lock, and the ttl frees it.
+func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error) (err error) {
+	if fn == nil {
+		return invalid("the function is nil")
+	}
+	lease, err := l.Lock(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if unlockErr := lease.Unlock(ctx); errors.Is(unlockErr, ErrLost) {
+			err = errors.Join(err, unlockErr)
+		}
+	}()
+	return fn(lease.Context(ctx))
+}
+
+// enter counts an operation in, so that Close can wait for it; leave ends it.
+func (l *Locker) enter() (leave func(), err error) {
+	r := l.root
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ending || l.isClosed() {
+		return nil, ErrClosed
+	}
+	r.ops.Add(1)
+	l.ops.Add(1)
+	return func() { l.ops.Done(); r.ops.Done() }, nil
+}
+
+func (l *Locker) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}

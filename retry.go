@@ -1,0 +1,63 @@
+package redlock
+
+import (
+	"fmt"
+	"time"
+)
+
+// Backoff says how long Lock pauses between two attempts. The pause before
+// attempt n+1 is drawn evenly from
+//
+//	[base, 2·base),  base = max(took, min(Min·Factor^(n−1), Max) / 2)
+//
+// where took is how long attempt n lasted. The random half keeps contenders
+// that collided from colliding again; the floor of one acquire keeps a
+// contender from coming back before the others could have finished. A Backoff
+// is a plain value: it has no state and can be shared.
+type Backoff struct {
+	Min    time.Duration // longest first pause; default 10 ms
+	Max    time.Duration // cap of the growing pause; default 250 ms
+	Factor float64       // growth from pause to pause, at least 1; default 2
+}
+
+// defaultBackoff suits holds of tens of milliseconds: the first pauses are about
+// as long as an acquire between data centres, and the cap bounds how long a lock
+// that was freed can lie idle.
+var defaultBackoff = Backoff{Min: 10 * time.Millisecond, Max: 250 * time.Millisecond, Factor: 2}
+
+// fill replaces fields left at zero by the defaults.
+func (b Backoff) fill() Backoff {
+	if b.Min == 0 {
+		b.Min = defaultBackoff.Min
+	}
+	if b.Max == 0 {
+		b.Max = max(defaultBackoff.Max, b.Min)
+	}
+	if b.Factor == 0 {
+		b.Factor = defaultBackoff.Factor
+	}
+	return b
+}
+
+func (b Backoff) check() error {
+	switch {
+	case b.Min < 0:
+		return fmt.Errorf("back-off: Min is %v; want more than 0", b.Min)
+	case b.Max < b.Min:
+		return fmt.Errorf("back-off: Max is %v; want at least Min, %v", b.Max, b.Min)
+	case !(b.Factor >= 1):
+		return fmt.Errorf("back-off: Factor is %v; want at least 1", b.Factor)
+	}
+	return nil
+}
+
+// pause is the wait after attempt number n (the first is 1) that lasted took.
+// u is a random number in [0, 1).
+func (b Backoff) pause(n int, took time.Duration, u float64) time.Duration {
+	grown := float64(b.Min)
+	for i := 1; i < n && grown < float64(b.Max); i++ {
+		grown *= b.Factor
+	}
+	base := max(took, time.Duration(min(grown, float64(b.Max)))/2)
+	return base + time.Duration(u*float64(base))
+}

@@ -1,0 +1,159 @@
+package redlock
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The scripts are plain EVAL scripts on purpose: a "#!lua" header would make a
+// server that is out of memory refuse them whole, even the one that deletes.
+var (
+	//go:embed lua/acquire.lua
+	acquireLua string
+	//go:embed lua/extend.lua
+	extendLua string
+	//go:embed lua/release.lua
+	releaseLua string
+
+	scripts = [...]*redis.Script{
+		acquire: redis.NewScript(acquireLua),
+		extend:  redis.NewScript(extendLua),
+		release: redis.NewScript(releaseLua),
+	}
+	sources = [...]string{acquire: acquireLua, extend: extendLua, release: releaseLua}
+)
+
+// command is a reply of any type to a request that go-redis must never send
+// twice on its own: executed and repeated behind our back, a SET NX would deny
+// our own success and a release would report our own deletion as a loss.
+type command struct{ *redis.Cmd }
+
+// NoRetry switches go-redis's transport retries off, for a whole pipeline too.
+func (command) NoRetry() bool { return true }
+
+// command writes the request out. Plain locks are one native command, whose
+// answer is idempotent by token: nothing or our own token means granted. It
+// needs Redis 7.0; older servers get the same as a script.
+//
+// A script is sent as text when the server is not known to have it, so a first
+// use costs no extra round trip and needs no SCRIPT LOAD.
+func (q *request) command(native, text bool) command {
+	name, token := q.claim.lease.name, q.claim.lease.token
+	if native {
+		return command{redis.NewCmd(background, "set", name, token, "px", millis(q.ttl), "nx", "get")}
+	}
+	verb, script := "evalsha", scripts[q.kind].Hash()
+	if text {
+		verb, script = "eval", sources[q.kind]
+	}
+	if q.kind == release {
+		return command{redis.NewCmd(background, verb, script, 1, name, token)}
+	}
+	return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl))}
+}
+
+// millis is the ttl as the server gets it. Every ttl was cut to whole
+// milliseconds before anything was computed from it.
+func millis(ttl time.Duration) int64 { return ttl.Milliseconds() }
+
+// A reply is what became of one written request.
+type reply uint8
+
+const (
+	yes      reply = iota // the token holds the name, or did until this release
+	absent                // nothing is stored under the name
+	foreign               // something else is stored under the name
+	refusal               // the server answered with an error: it did not do it
+	noScript              // the server does not have the script under its hash
+	broken                // the connection ended without an answer; the server may have done it
+	timeout               // no answer in time; the server may have done it, or may still
+)
+
+// read tells what a command came to. other is the value of the key where a SET
+// showed it; err is set for refusal, broken and timeout, and where a key of
+// another type was in the way.
+func read(k kind, token string, cmd command) (r reply, other string, err error) {
+	val, err := cmd.Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		if k == acquire {
+			return yes, "", nil
+		}
+		return absent, "", nil
+	case err != nil:
+		r, err = readError(err)
+		return r, "", err
+	case k == acquire:
+		s, ok := val.(string)
+		switch {
+		case ok && (s == token || s == "OK"):
+			return yes, "", nil
+		case ok:
+			return foreign, s, nil
+		}
+	default:
+		switch val {
+		case int64(1):
+			return yes, "", nil
+		case int64(0):
+			return absent, "", nil
+		case int64(-1):
+			return foreign, "", nil
+		}
+	}
+	return refusal, "", fmt.Errorf("unexpected reply %v", val)
+}
+
+func readError(err error) (reply, error) {
+	var served redis.Error
+	if errors.As(err, &served) {
+		switch msg := served.Error(); {
+		case strings.HasPrefix(msg, "NOSCRIPT"):
+			return noScript, err
+		case strings.Contains(msg, "WRONGTYPE"):
+			return foreign, errWrongType
+		}
+		return refusal, err
+	}
+	var network net.Error
+	if errors.As(err, &network) && network.Timeout() {
+		return timeout, withoutContext(err)
+	}
+	return broken, withoutContext(err)
+}
+
+// incurable tells the error replies that no retry can cure: what is wrong is the
+// configuration of the node or of the client, not the moment. (go-redis compares
+// without the leading "ERR ".)
+func incurable(err error) bool {
+	for _, prefix := range [...]string{
+		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
+		"unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
+	} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// tooOld tells that a server does not know the native command's options.
+func tooOld(err error) bool { return redis.HasErrorPrefix(err, "syntax error") }
+
+// shaDenied tells that a server or proxy lets EVALSHA through to nobody, so that
+// the text has to be sent each time.
+func shaDenied(err error) bool {
+	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "NOPERM")
+}
+
+// stale tells that go-redis has given up the connection because of this reply:
+// the name may resolve to another server by now.
+func stale(err error) bool {
+	return redis.HasErrorPrefix(err, "READONLY") || redis.HasErrorPrefix(err, "MOVED")
+}

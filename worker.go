@@ -1,0 +1,278 @@
+package redlock
+
+import (
+	"context"
+	"time"
+)
+
+// A worker is one connection of a lane and the goroutine that uses it.
+type worker struct {
+	n     *node
+	link  link
+	wake  chan struct{}
+	since time.Time // start of the exchange it is in; guarded by n.mu
+
+	used  time.Time   // end of the last exchange
+	quiet *time.Timer // runs out when the connection has been silent for keepAlive, or before
+
+	// reused from batch to batch
+	batch []*request
+	cmds  []command
+	out   answers
+}
+
+// rouse gives what waits to a worker, if one more may start. Called with n.mu
+// held.
+func (n *node) rouse() {
+	if n.closed || n.queue.len == 0 || !n.mayStart() {
+		return
+	}
+	if k := len(n.idle); k > 0 {
+		w := n.idle[k-1]
+		n.idle = n.idle[:k-1]
+		w.wake <- struct{}{}
+		return
+	}
+	if n.connecting > 0 {
+		return // it takes what waits once it is connected
+	}
+	if len(n.workers)-n.stuck() < n.dialer.links {
+		w := &worker{n: n, wake: make(chan struct{}, 1)}
+		n.workers[w] = struct{}{}
+		n.connecting++
+		n.group.Go(func() error { w.run(); return nil })
+	}
+}
+
+// mayStart says whether another exchange may begin: one at a time on a short
+// line, where waiting makes larger batches and loses nothing; several on a long
+// one. Exchanges that are stuck do not count.
+func (n *node) mayStart() bool {
+	return n.trip > longTrip || n.active-n.stuck() <= 0
+}
+
+// stuck counts the workers held up in a client that ignores our timeout, up to
+// the number that we are ready to replace. A single connection cannot be: writing
+// and reading have the timeout each.
+func (n *node) stuck() (k int) {
+	if n.dialer.sticky || n.active == 0 {
+		return 0
+	}
+	now := time.Now()
+	for w := range n.workers {
+		if !w.since.IsZero() && now.Sub(w.since) > n.dialer.timeout && k < spareLinks {
+			k++
+		}
+	}
+	return k
+}
+
+func (w *worker) run() {
+	n := w.n
+	w.quiet = time.NewTimer(keepAlive)
+	defer w.quit()
+	if !w.connect() {
+		return
+	}
+	for {
+		batch, more := w.next()
+		if !more {
+			return
+		}
+		if batch == nil { // silent for long, or woken without a connection
+			if !w.prove() {
+				return
+			}
+			continue
+		}
+		cmds := w.cmds[:0]
+		n.mu.Lock()
+		for _, q := range batch {
+			q.native = q.kind == acquire && !n.server.old
+			q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.kind])
+			cmds = append(cmds, q.command(q.native, q.text))
+		}
+		n.mu.Unlock()
+		begin := time.Now()
+		n.dialer.exchange(w.link, cmds)
+		w.used = time.Now()
+		if !n.settle(batch, cmds, w.used.Sub(begin), &w.out) {
+			w.hangUp()
+		}
+		w.out.deliver()
+		w.rest()
+		w.cmds = cmds
+		clear(w.cmds)
+		clear(w.batch)
+		clear(w.out)
+		w.out = w.out[:0]
+	}
+}
+
+// next waits for something to write and takes it. A nil batch asks the worker to
+// prove or make its connection first; false ends it.
+func (w *worker) next() (batch []*request, more bool) {
+	n := w.n
+	for {
+		var out answers
+		n.mu.Lock()
+		if n.closed {
+			n.mu.Unlock()
+			return nil, false
+		}
+		if n.queue.len > 0 && n.mayStart() {
+			if w.link == nil {
+				n.connecting++
+				n.mu.Unlock()
+				return nil, true
+			}
+			w.batch = n.take(w.batch[:0], time.Now(), &out)
+			if len(w.batch) > 0 {
+				n.active++
+				w.since = time.Now()
+				n.rouse()
+			}
+			n.mu.Unlock()
+			out.deliver()
+			if len(w.batch) > 0 {
+				return w.batch, true
+			}
+			continue
+		}
+		n.idle = append(n.idle, w)
+		n.mu.Unlock()
+
+		if w.doze() && w.unlist() {
+			return nil, true
+		}
+	}
+}
+
+// doze waits on the idle list until it is woken, or until the connection has
+// been silent for keepAlive; true says the latter. The timer is not touched by
+// the exchanges, it looks at their time when it runs out.
+func (w *worker) doze() (silent bool) {
+	if w.link == nil {
+		<-w.wake
+		return false
+	}
+	for {
+		select {
+		case <-w.wake:
+			return false
+		case <-w.quiet.C:
+			rest := keepAlive - time.Since(w.used)
+			w.quiet.Reset(max(rest, keepAlive/8))
+			if rest <= 0 {
+				return true
+			}
+		}
+	}
+}
+
+// unlist takes an idle worker off the list and makes it busy with itself. False
+// says that somebody took it off before, to wake it; the waking is used up.
+func (w *worker) unlist() bool {
+	n := w.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, o := range n.idle {
+		if o == w {
+			n.idle = append(n.idle[:i], n.idle[i+1:]...)
+			n.connecting++
+			return true
+		}
+	}
+	<-w.wake // sent under the mutex that we hold
+	return false
+}
+
+// prove makes sure that the worker has a connection that carries answers. While
+// it does, the worker counts as connecting.
+func (w *worker) prove() bool {
+	n := w.n
+	if w.link == nil {
+		return w.connect()
+	}
+	begin := time.Now()
+	if err := n.dialer.ping(w.link); err != nil {
+		w.hangUp()
+		return w.connect()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w.used = time.Now()
+	n.trip = w.used.Sub(begin) // nothing else was under way, so it is a clean sample
+	n.connecting--
+	return !n.closed
+}
+
+// connect opens the worker's connection. It goes on when the votes that waited
+// for it have long timed out, so that the next attempt finds it ready. When it
+// fails, what waits is answered, unless another worker has a connection. False
+// ends the worker.
+func (w *worker) connect() bool {
+	n := w.n
+	ctx, cancel := context.WithTimeout(n.ctx, n.patient)
+	defer cancel()
+	l, err := n.dialer.open(ctx)
+
+	var out answers
+	n.mu.Lock()
+	n.connecting--
+	if err == nil {
+		w.link, w.used = l, time.Now()
+		n.stats.Connects++
+		n.server = knowledge{}
+		n.heard(true)
+	} else {
+		n.stats.ConnectFailures++
+		if !n.linked() {
+			n.failAll(err, &out)
+			n.heard(false)
+		}
+	}
+	closed := n.closed
+	n.mu.Unlock()
+	out.deliver()
+	return !closed
+}
+
+// linked tells whether any worker has a connection. Called with n.mu held; a
+// worker's link changes only under it.
+func (n *node) linked() bool {
+	for w := range n.workers {
+		if w.link != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// rest ends an exchange.
+func (w *worker) rest() {
+	w.n.mu.Lock()
+	w.n.active--
+	w.since = time.Time{}
+	w.n.mu.Unlock()
+}
+
+// hangUp gives the connection back; the client closes it if it is broken.
+func (w *worker) hangUp() {
+	n := w.n
+	n.mu.Lock()
+	l := w.link
+	w.link = nil
+	n.mu.Unlock()
+	if l != nil {
+		l.Close()
+	}
+}
+
+func (w *worker) quit() {
+	w.quiet.Stop()
+	w.hangUp()
+	w.n.mu.Lock()
+	delete(w.n.workers, w)
+	w.n.mu.Unlock()
+}
