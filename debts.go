@@ -3,8 +3,8 @@ package redlock
 import "time"
 
 const (
-	maxDebts = 4096            // releases remembered per node; past it the oldest is left to its ttl
-	maxDelay = 5 * time.Second // between two repetitions
+	maxDebts = 4096 // releases remembered per node; past it the oldest is left to its ttl
+	maxPause = 4    // node timeouts between two repetitions
 )
 
 // debts are the releases that a node still owes a confirmation, by token. The
@@ -63,7 +63,7 @@ func (n *node) owe(c *claim, r reply, incurable bool) {
 		delete(n.debts.of, token)
 		return
 	}
-	d.pause = min(max(2*d.pause, n.dialer.timeout), maxDelay)
+	d.pause = min(max(2*d.pause, n.dialer.timeout), maxPause*n.dialer.timeout)
 	d.due = now.Add(d.pause)
 	if n.closing {
 		d.due = now

@@ -296,18 +296,23 @@ func (l *Lease) release(r *round) {
 
 func (l *Lease) quorum() int { return quorumOf(len(l.claims)) }
 
-// vouch takes in node i's promise, counted from before the request was sent. A
-// promise that comes when the lease is over does not bring it back.
-func (l *Lease) vouch(i int, t0 instant, ttl time.Duration) {
+// vouch takes in node i's promise to request k, counted from before the request
+// was sent. A promise that comes when the lease is over does not bring it back.
+func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.locker.cfg.clock.look()
-	l.lookAt(now)
-	if l.err != nil {
+	v := vouch{t0, l.locker.cfg.span(ttl)}
+	if k == acquire {
+		// All promises to an acquire end together, so a late one cannot bring a
+		// lease back and the clocks need not be read.
+		if l.vouches[i].span == 0 {
+			l.vouches[i] = v
+		}
 		return
 	}
-	v := vouch{t0, l.locker.cfg.span(ttl)}
-	if v.left(now) > l.vouches[i].left(now) {
+	now := l.locker.cfg.clock.look()
+	l.lookAt(now)
+	if l.err == nil && v.left(now) > l.vouches[i].left(now) {
 		l.vouches[i] = v
 	}
 }

@@ -400,7 +400,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 	}
 	switch r {
 	case noScript:
-		if q.text {
+		if q.native || q.text {
 			return false
 		}
 	case refusal:

@@ -110,7 +110,7 @@ func newRound(k kind, l *Lease, start instant, ttl, bound time.Duration) *round 
 // comes, also long after the verdict.
 func (r *round) answer(i int, v Vote) {
 	if v.Outcome == Granted && r.kind != release {
-		r.lease.vouch(i, r.start, r.ttl)
+		r.lease.vouch(i, r.kind, r.start, r.ttl)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -41,7 +41,7 @@ type simNode struct {
 	hang   atomic.Bool  // bytes vanish both ways, dials never end
 	refuse atomic.Bool  // dials fail, what is connected goes on
 	mute   atomic.Bool  // requests arrive and are executed, replies vanish
-	cut    atomic.Bool  // requests arrive and are executed, the connection ends instead of the reply
+	cut    atomic.Bool  // once: a request arrives and is executed, the connection ends instead of the reply
 	forget atomic.Int64 // the line drops connections silent for so long, without a word; 0: never
 	dials  atomic.Int64
 	trips  atomic.Int64 // round trips that a dial costs
@@ -178,7 +178,7 @@ func (n *simNode) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	go n.carry(line, far, passes)
 	go func() {
 		n.carry(far, line, func() bool {
-			if n.cut.Load() {
+			if n.cut.Swap(false) {
 				far.Close()
 				return false
 			}

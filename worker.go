@@ -149,13 +149,9 @@ func (w *worker) next() (batch []*request, more bool) {
 }
 
 // doze waits on the idle list until it is woken, or until the connection has
-// been silent for keepAlive; true says the latter. The timer is not touched by
-// the exchanges, it looks at their time when it runs out.
+// been silent (or gone) for keepAlive; true says the latter. The timer is not
+// touched by the exchanges, it looks at their time when it runs out.
 func (w *worker) doze() (silent bool) {
-	if w.link == nil {
-		<-w.wake
-		return false
-	}
 	for {
 		select {
 		case <-w.wake:
@@ -226,6 +222,7 @@ func (w *worker) connect() bool {
 		n.server = knowledge{}
 		n.heard(true)
 	} else {
+		w.used = time.Now()
 		n.stats.ConnectFailures++
 		if !n.linked() {
 			n.failAll(err, &out)

@@ -1,0 +1,385 @@
+package redlock
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestLeaseEndsItsLossLeadBeforeItsEndAndStaysLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		var lost []error
+		l := w.locker(WithTTL(time.Second), WithHooks(Hooks{Lost: func(_ context.Context, lease *Lease, err error) {
+			lost = append(lost, err)
+		}}))
+		begin := time.Now()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Equal(t, begin.Add(ms(988)), lease.Until())
+		ctx := lease.Context(t.Context())
+		select {
+		case <-ctx.Done():
+		case <-lease.Done():
+		}
+		lead := ms(6) // half the drift margin
+		assert.Equal(t, ms(988)-lead, time.Since(begin))
+		synctest.Wait()
+		assert.ErrorIs(t, context.Cause(ctx), ErrLost)
+		assert.ErrorIs(t, ctx.Err(), context.Canceled)
+		assert.ErrorIs(t, lease.Err(), ErrLost)
+		assert.Zero(t, lease.Validity())
+		require.Len(t, lost, 1)
+		assert.ErrorIs(t, lost[0], ErrLost)
+		for _, v := range w.keys("a") {
+			assert.Equal(t, lease.Token(), v, "the holder is still stopping")
+		}
+		time.Sleep(lead + ms(11))
+		w.requireNoKeys()
+
+		assert.ErrorIs(t, lease.Extend(t.Context(), time.Second), ErrLost)
+		assert.ErrorIs(t, lease.Unlock(t.Context()), ErrLost)
+		assert.NotErrorIs(t, lease.Unlock(t.Context()), ErrReleased)
+		assert.Len(t, lost, 1)
+	})
+}
+
+func TestLossIsLatchedHoweverTheClocksMove(t *testing.T) {
+	for name, move := range map[string]func(*fakeClock){
+		"the wall clock jumps past the end":   func(c *fakeClock) { c.jump(9900 * time.Millisecond) },
+		"the machine was suspended":           func(c *fakeClock) { c.sleep(time.Minute) },
+		"suspended and the wall clock is off": func(c *fakeClock) { c.sleep(time.Minute); c.jump(-time.Hour) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(10), ms(10), ms(10))
+			clock := &fakeClock{}
+			l := w.locker(withClock(clock))
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			clock.jump(-time.Hour)
+			assert.Equal(t, 10*time.Second-ms(10)-ms(102), lease.Validity(), "setting the wall clock back changes nothing")
+			clock.jump(time.Hour + time.Second)
+			assert.Equal(t, 9*time.Second-ms(10)-ms(102), lease.Validity(), "setting it ahead costs validity")
+			clock.jump(-time.Second)
+			require.NoError(t, lease.Err())
+
+			move(clock)
+			assert.ErrorIs(t, lease.Err(), ErrLost, name)
+			clock.jump(-clockOffset(clock))
+			clock.sleep(-time.Duration(clock.asleep.Load()))
+			assert.ErrorIs(t, lease.Err(), ErrLost, "%s: and back", name)
+			assert.Zero(t, lease.Validity())
+			<-lease.Done()
+			assert.ErrorIs(t, lease.Extend(t.Context(), time.Minute), ErrLost)
+			assert.ErrorIs(t, lease.Unlock(t.Context()), ErrLost)
+			w.requireNoKeys()
+		})
+	}
+}
+
+func clockOffset(c *fakeClock) time.Duration { return time.Duration(c.wall.Load()) }
+
+func TestExtendOnlyLengthens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithTTL(2 * time.Second))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, lease.Extend(t.Context(), 3*time.Second+900*time.Microsecond))
+		assert.Equal(t, 3*time.Second-ms(10)-ms(32), lease.Validity(), "cut to whole milliseconds")
+		time.Sleep(ms(10))
+		for _, n := range w.nodes {
+			assert.InDelta(t, 3*time.Second, n.TTL("a"), float64(ms(30)))
+		}
+		until := lease.Until()
+		require.NoError(t, lease.Extend(t.Context(), ms(100)))
+		assert.Equal(t, until, lease.Until())
+		for _, n := range w.nodes {
+			assert.Greater(t, n.TTL("a"), 2900*time.Millisecond)
+		}
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestExtendsThatOvertakeEachOtherNeverShorten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithTTL(2 * time.Second))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() { assert.NoError(t, lease.Extend(t.Context(), time.Duration(1+i%7)*time.Second)) })
+		}
+		wg.Wait()
+		assert.Greater(t, lease.Validity(), 6*time.Second)
+		time.Sleep(ms(50))
+		for _, n := range w.nodes {
+			assert.GreaterOrEqual(t, time.Now().Add(n.TTL("a")), lease.Until())
+		}
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestExtendWithoutAQuorumLeavesTheLeaseAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(2*time.Second), WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		until := lease.Until()
+		w.nodes[0].hang.Store(true)
+		w.nodes[1].hang.Store(true)
+		err = lease.Extend(t.Context(), time.Minute)
+		assert.ErrorIs(t, err, ErrNoQuorum)
+		assert.NotErrorIs(t, err, ErrLost)
+		require.NoError(t, lease.Err())
+		assert.Equal(t, until, lease.Until(), "one node that was extended promises nothing")
+
+		w.nodes[0].hang.Store(false)
+		w.nodes[1].hang.Store(false)
+		require.NoError(t, lease.Extend(t.Context(), time.Minute), "and again")
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(time.Second)
+		w.requireNoKeys()
+	})
+}
+
+func TestExtendedMinorityIsCleanedUpWhenTheLeaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(time.Second), WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		w.nodes[0].hang.Store(true)
+		w.nodes[1].hang.Store(true)
+		require.Error(t, lease.Extend(t.Context(), time.Hour))
+		w.nodes[0].hang.Store(false)
+		w.nodes[1].hang.Store(false)
+		time.Sleep(1100 * time.Millisecond)
+		require.ErrorIs(t, lease.Err(), ErrLost)
+		w.requireNoKeys()
+	})
+}
+
+func TestExtendNeverBringsALeaseBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(w *world, lease *Lease)
+		is    error
+	}{
+		"after its end": {func(w *world, _ *Lease) { time.Sleep(ms(400)) }, ErrLost},
+		"deleted everywhere": {func(w *world, _ *Lease) {
+			for _, n := range w.nodes {
+				n.Del("a")
+			}
+		}, ErrLost},
+		"taken over on a majority": {func(w *world, _ *Lease) { w.plant("a", time.Minute, 0, 1) }, ErrLost},
+		"another type on a majority": {func(w *world, _ *Lease) {
+			for _, n := range w.nodes[:2] {
+				n.Del("a")
+				n.Lpush("a", "x")
+			}
+		}, ErrLost},
+		"released": {func(w *world, lease *Lease) { lease.Unlock(context.Background()) }, ErrReleased},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			l := w.locker(WithTTL(ms(300)))
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			time.Sleep(ms(5))
+			c.spoil(w, lease)
+			for range 2 {
+				assert.ErrorIs(t, lease.Extend(t.Context(), time.Second), c.is, name)
+				assert.ErrorIs(t, lease.Err(), c.is, name)
+				assert.Zero(t, lease.Validity())
+			}
+			err = lease.Unlock(t.Context())
+			if c.is == ErrLost {
+				assert.ErrorIs(t, err, ErrLost, name)
+			}
+			time.Sleep(ms(10))
+			for _, n := range w.nodes {
+				v, _ := n.Get("a")
+				assert.NotEqual(t, lease.Token(), v, "%s: our token is gone everywhere", name)
+			}
+			if strings.Contains(name, "majority") {
+				assert.True(t, w.nodes[0].Exists("a") && w.nodes[1].Exists("a"), "%s: what is not ours is untouched", name)
+			}
+		})
+	}
+}
+
+func TestExtendThatIsAnsweredAfterTheEndIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(ms(300)), WithNodeTimeout(ms(500)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		for _, n := range w.nodes {
+			n.rtt.Store(int64(ms(350)))
+		}
+		assert.ErrorIs(t, lease.Extend(t.Context(), ms(300)), ErrLost)
+		assert.ErrorIs(t, lease.Err(), ErrLost)
+		time.Sleep(time.Second)
+		w.requireNoKeys()
+	})
+}
+
+func TestUnlockNeedsAQuorumAndTellsALossFromAnOutage(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(w *world)
+		is    error
+	}{
+		"deleted on one of three":       {func(w *world) { w.nodes[0].Del("a") }, nil},
+		"deleted on two of three":       {func(w *world) { w.nodes[0].Del("a"); w.nodes[1].Del("a") }, ErrLost},
+		"taken over on two of three":    {func(w *world) { w.plant("a", time.Minute, 0, 1) }, ErrLost},
+		"a node down":                   {func(w *world) { w.nodes[0].kill() }, nil},
+		"two nodes down":                {func(w *world) { w.nodes[0].kill(); w.nodes[1].kill() }, ErrNoQuorum},
+		"one down, one has lost it":     {func(w *world) { w.nodes[0].kill(); w.nodes[1].Del("a") }, ErrNoQuorum},
+		"one hangs, two have lost it":   {func(w *world) { w.nodes[0].hang.Store(true); w.nodes[1].Del("a"); w.nodes[2].Del("a") }, ErrLost},
+		"restarted empty, one of three": {func(w *world) { w.nodes[2].FlushAll() }, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			l := w.locker()
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			time.Sleep(ms(5))
+			c.spoil(w)
+			err = lease.Unlock(t.Context())
+			if c.is == nil {
+				assert.NoError(t, err, name)
+			} else {
+				assert.ErrorIs(t, err, c.is, name)
+			}
+			assert.ErrorIs(t, lease.Err(), ErrReleased)
+			assert.Equal(t, err, lease.Unlock(t.Context()), "again: the same")
+		})
+	}
+}
+
+func TestUnlockOfALostLeaseLeavesTheNextHolderAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(ms(300)))
+		long, err := l.With(WithTTL(5 * time.Second))
+		require.NoError(t, err)
+		old, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(500))
+		next, err := long.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		err = old.Unlock(t.Context())
+		assert.ErrorIs(t, err, ErrLost)
+		assert.NotErrorIs(t, err, ErrHeld)
+		assert.NotErrorIs(t, err, ErrNoQuorum)
+		time.Sleep(ms(10))
+		assert.Equal(t, []string{next.Token(), next.Token(), next.Token()}, w.keys("a"))
+		assert.NoError(t, next.Err())
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+func TestUnlockIgnoresThatTheCallerHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker()
+		ctx, cancel := context.WithCancel(t.Context())
+		lease, err := l.Lock(ctx, "a")
+		require.NoError(t, err)
+		time.Sleep(ms(10))
+		cancel()
+		require.NoError(t, lease.Err(), "ctx bounds the waiting, not the lease")
+		require.NoError(t, lease.Unlock(ctx))
+		time.Sleep(ms(10))
+		w.requireNoKeys()
+	})
+}
+
+func TestUnlockFromManyGoroutinesDeletesOnceAndAgrees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		before := w.nodes[0].executed("EVAL")
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() { assert.NoError(t, lease.Unlock(t.Context())) })
+		}
+		wg.Wait()
+		time.Sleep(ms(5))
+		assert.Equal(t, 1, w.nodes[0].executed("EVAL")-before)
+	})
+}
+
+func TestUnlockWhileExtendsAreUnderWayNeverLeavesAKey(t *testing.T) {
+	for delay := range 12 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(2), ms(4), ms(8))
+			l := w.locker()
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					if err := lease.Extend(t.Context(), time.Minute); err != nil {
+						assert.ErrorIs(t, err, ErrReleased)
+					}
+				})
+			}
+			time.Sleep(ms(delay))
+			require.NoError(t, lease.Unlock(t.Context()))
+			wg.Wait()
+			time.Sleep(ms(20))
+			w.requireNoKeys()
+		})
+	}
+}
+
+func TestNilLeaseIsALostOne(t *testing.T) {
+	var lease *Lease
+	ctx := t.Context()
+	assert.ErrorIs(t, lease.Err(), ErrLost)
+	assert.ErrorIs(t, lease.Unlock(ctx), ErrLost)
+	assert.ErrorIs(t, lease.Extend(ctx, time.Second), ErrLost)
+	assert.Zero(t, lease.Validity())
+	assert.Zero(t, lease.Until())
+	assert.Empty(t, lease.Name())
+	assert.Empty(t, lease.Token())
+	<-lease.Done()
+	assert.ErrorIs(t, context.Cause(lease.Context(ctx)), ErrLost)
+	assert.Nil(t, FromContext(ctx))
+	assert.ErrorIs(t, FromContext(ctx).Err(), ErrLost)
+}
+
+func TestContextFollowsItsParentAndTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		type key struct{}
+		parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
+		ctx := lease.Context(parent)
+		assert.Equal(t, "v", ctx.Value(key{}))
+		assert.Same(t, lease, FromContext(ctx))
+		cancel()
+		<-ctx.Done()
+		assert.NoError(t, lease.Err())
+		second := lease.Context(t.Context())
+		require.NoError(t, lease.Unlock(t.Context()))
+		<-second.Done()
+		assert.ErrorIs(t, context.Cause(second), ErrReleased)
+		assert.ErrorIs(t, lease.Err(), ErrReleased)
+		assert.ErrorIs(t, context.Cause(lease.Context(t.Context())), ErrReleased)
+	})
+}
