@@ -1,0 +1,176 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/seed58520471/redlock"
+)
+
+// report is what a run found out, apart from how it is shown. Its JSON is one
+// document:
+//
+//	ok            everything that was shown did happen
+//	failed        if not: the step and the claim that did not hold
+//	lock          the lock's name
+//	nodes         how many
+//	quorum        how many of them must grant
+//	ttl_ms        of the locks
+//	node_timeout_ms
+//	took_ms
+//	steps         see step; after one that failed there are no others
+type report struct {
+	OK          bool    `json:"ok"`
+	Failed      string  `json:"failed,omitempty"`
+	Lock        string  `json:"lock"`
+	Nodes       int     `json:"nodes"`
+	Quorum      int     `json:"quorum"`
+	TTL         millis  `json:"ttl_ms"`
+	NodeTimeout millis  `json:"node_timeout_ms"`
+	Took        millis  `json:"took_ms"`
+	Steps       []*step `json:"steps"`
+
+	where string // the nodes are, for people
+}
+
+// step is one thing that was shown: what was claimed about it, and the round of
+// votes behind it if there was one.
+type step struct {
+	Name     string  `json:"step"`
+	Title    string  `json:"title"`
+	OK       bool    `json:"ok"`
+	Checks   []check `json:"checks"`
+	Round    *round  `json:"round,omitempty"`
+	Validity millis  `json:"validity_ms,omitempty"` // of the lease that the step is about
+	Error    string  `json:"error,omitempty"`       // what the library returned
+}
+
+// round is what the nodes said.
+type round struct {
+	Op      string `json:"op"`
+	Attempt int    `json:"attempt,omitempty"` // of a lock: 1 unless it was repeated
+	Quorum  int    `json:"quorum"`
+	Granted int    `json:"granted"`
+	Took    millis `json:"took_ms"` // from its start to its verdict
+	Votes   []vote `json:"votes"`
+}
+
+// check is one claim and what was found.
+type check struct {
+	Claim string `json:"claim"`
+	OK    bool   `json:"ok"`
+	Found string `json:"found,omitempty"`
+}
+
+// vote is one node's row.
+type vote struct {
+	Node    string `json:"node"`
+	Outcome string `json:"outcome"`
+	Latency millis `json:"latency_ms"`       // 0 while pending
+	Holder  string `json:"holder,omitempty"` // owner label of who has the lock there
+	Error   string `json:"error,omitempty"`
+
+	err error
+}
+
+// millis is a duration that JSON shows in milliseconds.
+type millis time.Duration
+
+func (m millis) MarshalJSON() ([]byte, error) {
+	return strconv.AppendFloat(nil, float64(m)/float64(time.Millisecond), 'f', 3, 64), nil
+}
+
+// check files a claim. The format says what was found, for better or worse.
+func (s *step) check(ok bool, claim, format string, args ...any) {
+	s.Checks = append(s.Checks, check{Claim: claim, OK: ok, Found: fmt.Sprintf(format, args...)})
+	s.OK = s.OK && ok
+}
+
+// succeeds files the claim that a call gave no error.
+func (s *step) succeeds(claim string, err error) bool {
+	if err != nil {
+		s.Error = err.Error()
+		s.check(false, claim, "%v", err)
+		return false
+	}
+	s.check(true, claim, "")
+	return true
+}
+
+// failed is the first claim that did not hold.
+func (s *step) failed() string {
+	for _, c := range s.Checks {
+		if !c.OK {
+			return fmt.Sprintf("step %q: it is not so that %s: %s", s.Name, c.Claim, c.Found)
+		}
+	}
+	return ""
+}
+
+// take files a round of votes; one without any is none.
+func (s *step) take(r redlock.Round) {
+	if len(r.Votes) == 0 {
+		return
+	}
+	s.Round = &round{Op: r.Op, Attempt: r.Attempt, Quorum: r.Quorum, Granted: r.Count(redlock.Granted), Took: millis(r.Took)}
+	for _, v := range r.Votes {
+		row := vote{Node: v.Node, Outcome: v.Outcome.String(), Latency: millis(v.Latency), err: v.Err}
+		if v.Holder != "" {
+			row.Holder = ownerOf(v.Holder)
+		}
+		if v.Err != nil {
+			row.Error = v.Err.Error()
+		}
+		s.Round.Votes = append(s.Round.Votes, row)
+	}
+}
+
+// count is the number of nodes with that outcome.
+func (r *round) count(o redlock.Outcome) (n int) {
+	if r == nil {
+		return 0
+	}
+	for _, v := range r.Votes {
+		if v.Outcome == o.String() {
+			n++
+		}
+	}
+	return n
+}
+
+// ownerOf is the label in a token; of one without a label, or of a value that
+// another program stored, the beginning. Whoever knows a whole token can release
+// the lock, so it is never shown.
+func ownerOf(token string) string {
+	const uuid, most = 36, 8
+	if len(token) > uuid+1 && token[uuid] == ':' {
+		return token[uuid+1:]
+	}
+	if len(token) > most {
+		return token[:most] + "…"
+	}
+	return token
+}
+
+// A presenter shows a report while it grows.
+type presenter interface {
+	begin(*report)
+	step(number int, s *step)
+	end(*report) error
+}
+
+// jsonReport shows a report as one JSON document, at the end.
+type jsonReport struct{ w io.Writer }
+
+func (jsonReport) begin(*report)   {}
+func (jsonReport) step(int, *step) {}
+
+func (j jsonReport) end(r *report) error {
+	enc := json.NewEncoder(j.w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}

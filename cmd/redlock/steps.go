@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed58520471/redlock"
+)
+
+// lock: alice takes the lock.
+func (d *demo) lock(ctx context.Context, s *step) {
+	lease, err := d.alice.Lock(ctx, d.name)
+	s.take(d.alice.round())
+	d.lease = lease
+	s.holds("alice", lease, err)
+}
+
+// holds files the claims about a lock that was just taken, and tells whether it
+// was.
+func (s *step) holds(who string, lease *redlock.Lease, err error) bool {
+	if !s.succeeds(who+" has the lock", err) {
+		return false
+	}
+	s.Validity = millis(lease.Validity())
+	granted := s.Round.count(redlock.Granted)
+	s.check(granted >= s.Round.Quorum, "a quorum granted it", "%d nodes", granted)
+	drift := ttl/100 + 2*time.Millisecond // the library's default
+	most := ttl - time.Duration(s.Round.Took) - drift
+	s.check(s.Validity > 0 && time.Duration(s.Validity) <= most,
+		"it is valid for at most ttl - elapsed - drift", "%s <= %v - %s - %v",
+		span(s.Validity), ttl, span(s.Round.Took), drift)
+	return true
+}
+
+// refuse: bob tries to take it too.
+func (d *demo) refuse(ctx context.Context, s *step) {
+	begin := time.Now()
+	lease, err := d.bob.TryLock(ctx, d.name)
+	took := time.Since(begin)
+	s.take(d.bob.round())
+	if err == nil {
+		lease.Unlock(ctx)
+		s.check(false, "bob does not get the lock", "he has it, and alice has it too")
+		return
+	}
+	s.Error = err.Error()
+	s.check(errors.Is(err, redlock.ErrHeld), "bob is told that another owner has it", "%s", class(err))
+	s.refusers(d.alice.owner)
+	s.check(took <= d.nodeTimeout+margin, "he knows within the node timeout", "%s", span(millis(took)))
+	s.check(d.lease.Err() == nil, "alice still has it", "valid for %s", span(millis(d.lease.Validity())))
+}
+
+// refusers files the claim that so many nodes refuse that no quorum is possible,
+// and that all of them name the owner.
+func (s *step) refusers(owner string) {
+	if s.Round == nil {
+		return
+	}
+	refused := s.Round.count(redlock.Refused)
+	blocking := len(s.Round.Votes) - s.Round.Quorum + 1
+	var others []string
+	for _, v := range s.Round.Votes {
+		if v.Outcome == redlock.Refused.String() && v.Holder != owner {
+			others = append(others, fmt.Sprintf("%s names %q", v.Node, v.Holder))
+		}
+	}
+	found := fmt.Sprintf("%d refuse", refused)
+	if len(others) > 0 {
+		found = strings.Join(others, ", ")
+	}
+	claim := fmt.Sprintf("%d or more nodes refuse, and all of them name %s", blocking, owner)
+	s.check(refused >= blocking && len(others) == 0, claim, "%s", found)
+}
+
+// extend: alice keeps it for longer.
+func (d *demo) extend(ctx context.Context, s *step) {
+	before := d.lease.Validity()
+	err := d.lease.Extend(ctx, 2*ttl)
+	s.take(d.alice.round())
+	if !s.succeeds(fmt.Sprintf("a quorum has her token and keeps it for %v more", 2*ttl), err) {
+		return
+	}
+	s.Validity = millis(d.lease.Validity())
+	s.check(time.Duration(s.Validity) > max(before, ttl), "her lease is valid for longer",
+		"%s, was %s", span(s.Validity), span(millis(before)))
+}
+
+// unlock: alice gives it back.
+func (d *demo) unlock(ctx context.Context, s *step) {
+	err := d.lease.Unlock(ctx)
+	s.take(d.alice.round())
+	if !s.succeeds("a quorum confirms", err) {
+		return
+	}
+	s.check(errors.Is(d.lease.Err(), redlock.ErrReleased), "her lease is over", "%s", class(d.lease.Err()))
+	if d.nodes != nil {
+		s.empties(d, liveNode, "the key is gone from all nodes")
+	}
+}
+
+// leave: is there anything left? A real server is asked by its votes: alice
+// closes, which waits until every node has confirmed her releases, and then no
+// node may refuse bob.
+func (d *demo) leave(ctx context.Context, s *step) {
+	const claim = "%s closes, and no node owes a release"
+	if !s.succeeds(fmt.Sprintf(claim, "alice"), d.alice.Close()) {
+		return
+	}
+	lease, err := d.bob.Lock(ctx, d.name)
+	s.take(d.bob.round())
+	refused := s.Round.count(redlock.Refused)
+	s.check(refused == 0, "no node refuses bob", "%d do", refused)
+	if !s.holds("bob", lease, err) {
+		return
+	}
+	s.succeeds("a quorum confirms his unlock", lease.Unlock(ctx))
+	s.succeeds(fmt.Sprintf(claim, "bob"), d.bob.Close())
+}
+
+// empties files the claim that nothing is stored on the nodes, or is not for
+// much longer: what nobody waits for is released in the background. A release
+// that got no answer is repeated after one node timeout, and then after two.
+func (s *step) empties(d *demo, which func(*embedded) bool, claim string) {
+	begin := time.Now()
+	for {
+		left := d.nodes.keys(which)
+		took := time.Since(begin)
+		switch {
+		case len(left) == 0 && took < time.Millisecond:
+			s.check(true, claim, "at once")
+			return
+		case len(left) == 0:
+			s.check(true, claim, "%s later", span(millis(took)))
+			return
+		case took > 3*d.nodeTimeout+margin:
+			s.check(false, claim, "%s later there is still %s", span(millis(took)), strings.Join(left, ", "))
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// class is the name of the state that an error tells.
+func class(err error) string {
+	for _, c := range []struct {
+		name string
+		err  error
+	}{
+		{"ErrHeld", redlock.ErrHeld}, {"ErrNoQuorum", redlock.ErrNoQuorum}, {"ErrExpired", redlock.ErrExpired},
+		{"ErrLost", redlock.ErrLost}, {"ErrReleased", redlock.ErrReleased}, {"ErrClosed", redlock.ErrClosed},
+	} {
+		if errors.Is(err, c.err) {
+			return c.name
+		}
+	}
+	return fmt.Sprint(err)
+}

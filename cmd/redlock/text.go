@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/seed58520471/redlock"
+)
+
+// textReport shows a report to people, step by step.
+type textReport struct {
+	w      io.Writer
+	colour bool
+}
+
+func newTextReport(w io.Writer) textReport { return textReport{w, wantsColour(w)} }
+
+// wantsColour tells whether escape codes are welcome: on a terminal that knows
+// them, unless NO_COLOR is set.
+func wantsColour(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	if runtime.GOOS == "windows" && os.Getenv("WT_SESSION") == "" {
+		return false // the old console prints them
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+const (
+	bold   = "1"
+	faint  = "2"
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
+
+// paint colours a text that has its final width.
+func (t textReport) paint(code, text string) string {
+	if !t.colour || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (t textReport) begin(r *report) {
+	fmt.Fprintf(t.w, "%d nodes, %s. A lock needs the votes of %d.\n", r.Nodes, r.where, r.Quorum)
+	fmt.Fprintf(t.w, "Lock %q, ttl %v, node timeout %v.\n",
+		r.Lock, time.Duration(r.TTL), time.Duration(r.NodeTimeout))
+}
+
+func (t textReport) step(number int, s *step) {
+	fmt.Fprintf(t.w, "\n%s\n", t.paint(bold, fmt.Sprintf("%d. %s", number, s.Title)))
+	if r := s.Round; r != nil {
+		if r.Op == "lock" || !r.smooth() {
+			t.votes(r.Votes)
+		}
+		line := fmt.Sprintf("%s: %d of %d granted, %d needed, decided in %s",
+			r.Op, r.Granted, len(r.Votes), r.Quorum, span(r.Took))
+		if s.Validity > 0 {
+			line += ", valid for " + span(s.Validity)
+		}
+		fmt.Fprintf(t.w, "   %s\n", line)
+	}
+	for _, c := range s.Checks {
+		t.check(c)
+	}
+}
+
+// smooth tells that no row of the votes says more than their count.
+func (r *round) smooth() bool {
+	return r.count(redlock.Granted)+r.count(redlock.Pending) == len(r.Votes)
+}
+
+func (t textReport) votes(votes []vote) {
+	node := 0
+	for _, v := range votes {
+		node = max(node, utf8.RuneCountInString(v.Node))
+	}
+	for i, v := range votes {
+		code, latency := yellow, span(v.Latency)
+		switch v.Outcome {
+		case "granted":
+			code = green
+		case "failed":
+			code = red
+		case "pending":
+			code, latency = faint, ""
+		}
+		line := fmt.Sprintf("   node %d  %-*s  %s  %9s  %s", i+1, node, v.Node,
+			t.paint(code, fmt.Sprintf("%-7s", v.Outcome)), latency, v.note())
+		fmt.Fprintln(t.w, strings.TrimRight(line, " "))
+	}
+}
+
+// note is the last column of a row.
+func (v vote) note() string {
+	switch {
+	case v.Outcome == "pending":
+		return "not waited for"
+	case v.Holder != "":
+		return "held by " + v.Holder
+	case v.err != nil:
+		return reason(v.err)
+	}
+	return ""
+}
+
+func (t textReport) check(c check) {
+	mark := t.paint(green, "ok    ")
+	if !c.OK {
+		mark = t.paint(red, "FAILED")
+	}
+	line := c.Claim
+	if c.Found != "" {
+		line += ": " + c.Found
+	}
+	fmt.Fprintf(t.w, "   %s  %s\n", mark, line)
+}
+
+func (t textReport) end(r *report) error {
+	word, text := t.paint(green, "ok"), fmt.Sprintf("all %d steps did what they say, in %s", len(r.Steps), span(r.Took))
+	if !r.OK {
+		word, text = t.paint(red, "FAILED"), r.Failed
+	}
+	_, err := fmt.Fprintf(t.w, "\n%s  %s\n", word, text)
+	return err
+}
+
+// reason is an error in few words: of a network error the row of votes has the
+// address already.
+func reason(err error) string {
+	var network *net.OpError
+	if !errors.As(err, &network) {
+		return err.Error()
+	}
+	var system *os.SyscallError
+	if errors.As(network.Err, &system) {
+		return system.Err.Error()
+	}
+	return network.Err.Error()
+}
+
+// span is a duration with the digits that matter to people.
+func span(m millis) string {
+	d := time.Duration(m)
+	if d < time.Second {
+		return fmt.Sprintf("%.2fms", float64(d)/float64(time.Millisecond))
+	}
+	return fmt.Sprintf("%.3fs", d.Seconds())
+}
