@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -29,7 +30,7 @@ import (
 
 const (
 	readyWithin = 10 * time.Second // from start to PONG, on a machine that is busy with other tests
-	portTries   = 5                // a port that was free can be taken before the server binds it
+	portTries   = 5                // other tests look for free ports too
 )
 
 // Server is one redis-server process and what is needed to start it again. Its
@@ -37,10 +38,10 @@ const (
 // one goroutine at a time.
 type Server struct {
 	Addr string // host and port, the same over restarts
+	Dir  string // working directory
 
 	tb      testing.TB
 	bin     string
-	dir     string
 	args    []string
 	client  *redis.Client
 	process *process // nil when it does not run
@@ -68,7 +69,7 @@ func Start(tb testing.TB, n int, args ...string) []*Server {
 	errs := make([]error, n)
 	var starting sync.WaitGroup
 	for i := range servers {
-		s := &Server{tb: tb, bin: bin, dir: tb.TempDir(), args: args}
+		s := &Server{tb: tb, bin: bin, Dir: tb.TempDir(), args: args}
 		servers[i] = s
 		starting.Go(func() { errs[i] = s.startAnywhere() })
 	}
@@ -158,25 +159,29 @@ func (s *Server) startAnywhere() (err error) {
 	return err
 }
 
-// FreePort returns a port of the loopback that nobody listened on just now.
-func FreePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// FreePort returns a port of the loopback that nobody listened on just now. It is
+// below those that systems give to outgoing connections: one of these could take
+// the port before the server binds it, or while the server is down.
+func FreePort() (port string, err error) {
+	const from, to = 15000, 30000
+	for range 100 {
+		port = strconv.Itoa(from + rand.IntN(to-from))
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	return "", err
 }
 
 func (s *Server) start(port string) error {
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	cmd := exec.Command(s.bin, append([]string{
-		"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no",
+		"--bind", "127.0.0.1", "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no",
 	}, s.args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

@@ -1,0 +1,403 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/seed58520471/redlock"
+	"github.com/seed58520471/redlock/internal/realredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// The tests in the files real_*_test.go run over TCP against redis-server
+// processes, and use nothing but the public API.
+
+const (
+	ttl = 10 * time.Second
+
+	// nodeTimeout is far longer than a healthy node takes on a busy machine, so
+	// that what is done in less cannot have waited for a hung one.
+	nodeTimeout = time.Second
+
+	// soon bounds what has no promise to keep and should simply happen.
+	soon = 10 * time.Second
+	tick = 2 * time.Millisecond
+)
+
+// nodes are the servers that a test's Lockers vote on.
+type (
+	server = realredis.Server
+	nodes  []*server
+)
+
+func startNodes(t *testing.T, n int, args ...string) nodes {
+	t.Helper()
+	return realredis.Start(t, n, args...)
+}
+
+// each calls f for every node.
+func (ns nodes) each(f func(*server)) {
+	for _, n := range ns {
+		f(n)
+	}
+}
+
+// do runs an administrator's command on every node.
+func (ns nodes) do(t *testing.T, args ...any) {
+	t.Helper()
+	for _, n := range ns {
+		require.NoError(t, n.Client().Do(t.Context(), args...).Err(), "%v on %s", args, n.Addr)
+	}
+}
+
+// clients are made as users make them, with go-redis's defaults: three retries,
+// and 5 s for a reply.
+func (ns nodes) clients(t *testing.T, tune ...func(i int, o *redis.Options)) []redis.UniversalClient {
+	clients := make([]redis.UniversalClient, len(ns))
+	for i, n := range ns {
+		o := &redis.Options{Addr: n.Addr}
+		for _, f := range tune {
+			f(i, o)
+		}
+		clients[i] = redis.NewClient(o)
+		t.Cleanup(func() { clients[i].Close() })
+	}
+	return clients
+}
+
+// as makes clients log in.
+func as(user, password string) func(int, *redis.Options) {
+	return func(_ int, o *redis.Options) { o.Username, o.Password = user, password }
+}
+
+// locker makes a Locker with default clients, a ttl of 10 s and a node timeout
+// of 1 s; opts come after these.
+func (ns nodes) locker(t *testing.T, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	return newLocker(t, ns.clients(t), opts...)
+}
+
+func newLocker(t *testing.T, clients []redis.UniversalClient, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	l, err := redlock.New(clients, append(defaults(), opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func defaults() []redlock.Option {
+	return []redlock.Option{redlock.WithTTL(ttl), redlock.WithNodeTimeout(nodeTimeout)}
+}
+
+// open makes a Locker with clients of its own; login is "user:password@" or "".
+func (ns nodes) open(t *testing.T, login string, opts ...redlock.Option) *redlock.Locker {
+	t.Helper()
+	urls := make([]string, len(ns))
+	for i, n := range ns {
+		urls[i] = "redis://" + login + n.Addr
+	}
+	l, err := redlock.Open(urls, append(defaults(), opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// warm makes every lane connect and every node learn the scripts.
+func (ns nodes) warm(t *testing.T, l *redlock.Locker) {
+	t.Helper()
+	lease := lock(t, l, "warm-up")
+	ns.eventuallyHold(t, lease, soon)
+	require.NoError(t, lease.Extend(t.Context(), 2*ttl))
+	unlock(t, lease)
+	ns.eventuallyEmpty(t, soon)
+}
+
+func lock(t *testing.T, l *redlock.Locker, name string) *redlock.Lease {
+	t.Helper()
+	lease, err := l.TryLock(t.Context(), name)
+	require.NoError(t, err)
+	return lease
+}
+
+func unlock(t *testing.T, lease *redlock.Lease) {
+	t.Helper()
+	require.NoError(t, lease.Unlock(t.Context()))
+}
+
+// eventuallyHold waits until every node has the lease's key: a lock is obtained
+// before the slowest nodes have answered.
+func (ns nodes) eventuallyHold(t *testing.T, lease *redlock.Lease, within time.Duration) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		for _, n := range ns {
+			val, err := n.Client().Get(context.Background(), lease.Name()).Result()
+			require.NoError(c, err, n.Addr)
+			require.Equal(c, lease.Token(), val, n.Addr)
+		}
+	}, within, tick)
+}
+
+// eventuallyEmpty waits until no node has any key.
+func (ns nodes) eventuallyEmpty(t *testing.T, within time.Duration) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		for _, n := range ns {
+			keys, err := n.Client().Keys(context.Background(), "*").Result()
+			require.NoError(c, err, n.Addr)
+			require.Empty(c, keys, n.Addr)
+		}
+	}, within, tick)
+}
+
+// requireTTL checks that every node keeps the lease for d, counted from some
+// moment after begin.
+func (ns nodes) requireTTL(t *testing.T, lease *redlock.Lease, d time.Duration, begin time.Time) {
+	t.Helper()
+	const grain = 20 * time.Millisecond // the server reads its clock once per turn of its loop
+	for _, n := range ns {
+		left, err := n.Client().PTTL(t.Context(), lease.Name()).Result()
+		require.NoError(t, err)
+		require.LessOrEqual(t, left, d, n.Addr)
+		require.GreaterOrEqual(t, left, d-time.Since(begin)-grain, n.Addr)
+	}
+}
+
+// votes digs the rows out of an error.
+func votes(t *testing.T, err error) []redlock.Vote {
+	t.Helper()
+	var verdict *redlock.QuorumError
+	require.ErrorAs(t, err, &verdict)
+	return verdict.Round.Votes
+}
+
+func TestALockIsOneKeyPerNodeAndUnlockLeavesNothing(t *testing.T) {
+	ns := startNodes(t, 5)
+	for name, l := range map[string]*redlock.Locker{
+		"New":   ns.locker(t),
+		"Open":  ns.open(t, ""),
+		"owner": ns.locker(t, redlock.WithOwner("db-7 pid 42")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			lease := lock(t, l, "orders/42")
+			ns.eventuallyHold(t, lease, soon)
+			ns.requireTTL(t, lease, ttl, begin)
+			for _, n := range ns {
+				keys, err := n.Client().Keys(t.Context(), "*").Result()
+				require.NoError(t, err)
+				assert.Equal(t, []string{"orders/42"}, keys)
+			}
+
+			begin = time.Now()
+			require.NoError(t, lease.Extend(t.Context(), 2*ttl))
+			require.NoError(t, lease.Extend(t.Context(), ttl), "an extension never shortens")
+			require.Eventually(t, func() bool {
+				for _, n := range ns {
+					if n.Client().PTTL(context.Background(), "orders/42").Val() <= ttl {
+						return false
+					}
+				}
+				return true
+			}, soon, tick)
+			ns.requireTTL(t, lease, 2*ttl, begin)
+
+			unlock(t, lease)
+			ns.eventuallyEmpty(t, soon)
+		})
+	}
+}
+
+func TestALockCostsOneSetPerNodeAndUnlockOneScript(t *testing.T) {
+	const rounds = 20
+	ns := startNodes(t, 5)
+	l := ns.locker(t)
+	ns.warm(t, l)
+	ns.do(t, "config", "resetstat")
+	for range rounds {
+		lease := lock(t, l, "orders")
+		ns.eventuallyHold(t, lease, soon)
+		unlock(t, lease)
+		ns.eventuallyEmpty(t, soon)
+	}
+	for _, n := range ns {
+		got := map[string]int{}
+		for _, command := range []string{"set", "evalsha", "eval", "del", "script|load", "pttl", "pexpire"} {
+			got[command] = n.Calls(command)
+		}
+		assert.Equal(t, map[string]int{
+			"set": rounds, "evalsha": rounds, "eval": 0, "del": rounds, "script|load": 0, "pttl": 0, "pexpire": 0,
+		}, got, n.Addr)
+	}
+}
+
+func TestFlushedScriptsAreSentAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		on   func(nodes) nodes
+	}{
+		{"on one node", func(ns nodes) nodes { return ns[2:3] }},
+		{"on all nodes", func(ns nodes) nodes { return ns }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ns := startNodes(t, 5)
+			l := ns.locker(t)
+			ns.warm(t, l)
+			for range 20 {
+				lease := lock(t, l, "orders")
+				tc.on(ns).do(t, "script", "flush")
+				require.NoError(t, lease.Extend(t.Context(), 2*ttl))
+				tc.on(ns).do(t, "script", "flush")
+				unlock(t, lease)
+			}
+			ns.eventuallyEmpty(t, soon)
+		})
+	}
+	t.Run("all the time", func(t *testing.T) {
+		ns := startNodes(t, 5)
+		l := ns.locker(t)
+		stop, flushed := make(chan struct{}), make(chan int)
+		go func() {
+			count := 0
+			defer func() { flushed <- count }()
+			ticker := time.NewTicker(time.Millisecond)
+			defer ticker.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-ticker.C:
+				}
+				for _, n := range ns {
+					if n.Client().ScriptFlush(context.Background()).Err() == nil {
+						count++
+					}
+				}
+			}
+		}()
+		for range 300 {
+			lease, err := l.TryLock(t.Context(), "orders")
+			if assert.NoError(t, err) {
+				assert.NoError(t, lease.Extend(t.Context(), 2*ttl))
+				assert.NoError(t, lease.Unlock(t.Context()))
+			}
+		}
+		close(stop)
+		assert.Greater(t, <-flushed, 100)
+		ns.eventuallyEmpty(t, soon)
+	})
+}
+
+func TestANameIsExactlyThatKey(t *testing.T) {
+	ns := startNodes(t, 3)
+	l := ns.locker(t)
+	for _, name := range []string{
+		"a b", "\tq\n", "ключ 🔒", "{a}{b}", "}{", "%s %d", "*", "\"'\\",
+		"\x00\xff", "\r\n$3\r\nfoo\r\n", strings.Repeat("k", 64<<10),
+	} {
+		lease := lock(t, l, name)
+		ns.eventuallyHold(t, lease, soon)
+		for _, n := range ns {
+			keys, err := n.Client().Keys(t.Context(), "*").Result()
+			require.NoError(t, err)
+			require.Equal(t, []string{name}, keys)
+		}
+		require.NoError(t, lease.Extend(t.Context(), 2*ttl))
+		unlock(t, lease)
+		ns.eventuallyEmpty(t, soon)
+	}
+}
+
+func TestDataOfAnotherTypeIsARefusalAndStays(t *testing.T) {
+	ns := startNodes(t, 5)
+	l := ns.locker(t)
+
+	ns[:1].do(t, "rpush", "orders", "a", "b")
+	lease := lock(t, l, "orders")
+	ns[1:].eventuallyHold(t, lease, soon)
+	require.NoError(t, lease.Extend(t.Context(), 2*ttl))
+	unlock(t, lease)
+	ns[1:].eventuallyEmpty(t, soon)
+
+	ns[1:3].do(t, "hset", "orders", "field", "value")
+	ns[3:].do(t, "rpush", "orders", "a", "b")
+	_, err := l.TryLock(t.Context(), "orders")
+	require.ErrorIs(t, err, redlock.ErrHeld)
+	for _, v := range votes(t, err) {
+		if v.Outcome == redlock.Refused { // three suffice for the verdict
+			assert.ErrorContains(t, v.Err, "another type")
+		}
+	}
+	for i, n := range ns {
+		if i == 1 || i == 2 {
+			assert.Equal(t, map[string]string{"field": "value"}, n.Client().HGetAll(t.Context(), "orders").Val())
+			continue
+		}
+		assert.Equal(t, []string{"a", "b"}, n.Client().LRange(t.Context(), "orders", 0, -1).Val())
+	}
+}
+
+func TestPlainDataUnderTheNameIsAHolder(t *testing.T) {
+	ns := startNodes(t, 3)
+	ns.do(t, "set", "orders", "not a token")
+	_, err := ns.locker(t).TryLock(t.Context(), "orders")
+	require.ErrorIs(t, err, redlock.ErrHeld)
+	assert.ErrorContains(t, err, "not a token")
+	for _, n := range ns {
+		assert.Equal(t, "not a token", n.Client().Get(t.Context(), "orders").Val())
+		assert.Equal(t, time.Duration(-1), n.Client().PTTL(t.Context(), "orders").Val())
+	}
+}
+
+func TestConnectionsThatTheServerClosedAreReplacedInTheSameRound(t *testing.T) {
+	ns := startNodes(t, 5)
+	for name, l := range map[string]*redlock.Locker{"New": ns.locker(t), "Open": ns.open(t, "")} {
+		t.Run(name, func(t *testing.T) {
+			ns.warm(t, l)
+			for range 5 {
+				ns.do(t, "client", "kill", "type", "normal") // all but the one that asks
+				lease := lock(t, l, "orders")
+				ns.eventuallyHold(t, lease, nodeTimeout)
+				ns.do(t, "client", "kill", "type", "normal")
+				unlock(t, lease)
+				ns.eventuallyEmpty(t, nodeTimeout)
+			}
+		})
+	}
+}
+
+func TestClosingLeavesNoGoroutineAndNoKey(t *testing.T) {
+	ns := startNodes(t, 5)
+	ns.eventuallyEmpty(t, soon) // the administrator's clients are connected now
+	before := goleak.IgnoreCurrent()
+	clients := make([]redis.UniversalClient, len(ns))
+	urls := make([]string, len(ns))
+	for i, n := range ns {
+		clients[i] = redis.NewClient(&redis.Options{Addr: n.Addr})
+		urls[i] = "redis://" + n.Addr
+	}
+	own, err := redlock.New(clients)
+	require.NoError(t, err)
+	opened, err := redlock.Open(urls)
+	require.NoError(t, err)
+	for i, l := range []*redlock.Locker{own, opened} {
+		for j := range 3 {
+			lease := lock(t, l, fmt.Sprintf("orders/%d/%d", i, j))
+			if j == 0 {
+				unlock(t, lease)
+			}
+		}
+		require.NoError(t, l.Close())
+	}
+	for _, c := range clients {
+		require.NoError(t, c.Ping(t.Context()).Err(), "the clients given to New stay open")
+		require.NoError(t, c.Close())
+	}
+	goleak.VerifyNone(t, before)
+	ns.eventuallyEmpty(t, soon)
+}
