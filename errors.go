@@ -48,7 +48,7 @@ const (
 	Pending Outcome = iota
 	// Granted: the node holds the token (lock, extend) or deleted it (unlock).
 	Granted
-	// Refused: the node answered that the name is not this lease's there.
+	// Refused: the name is not this lease's there.
 	Refused
 	// Failed: no useful answer; the Vote's Err says why.
 	Failed
@@ -66,8 +66,8 @@ type Vote struct {
 	Holder  string        // of a refused lock: the value found under the name
 	Err     error         // why Failed, or more about Refused; never a context error
 
-	// permanent marks failures that trying again cannot cure.
-	permanent bool
+	permanent bool // a failure that trying again cannot cure
+	never     bool // of a refused unlock: this node never had the token, as we knew without asking
 }
 
 func (v Vote) String() string {

@@ -223,14 +223,17 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 }
 
 // Unlock releases the lock on every node to which it may have gone, and returns
-// when a quorum has confirmed. It ignores the cancellation of ctx, so that a
+// when that is confirmed. It ignores the cancellation of ctx, so that a
 // deferred Unlock works in a handler whose client has hung up; it takes one node
 // timeout at the most. Whatever it returns, the lease is over, and nodes that
 // did not answer are asked again in the background.
 //
-//   - nil: a quorum deleted the key.
+//   - nil: released. A quorum deleted the key; or, where the lease was granted by
+//     so few nodes that one outage since prevents that, a quorum is free of it.
 //   - ErrLost: the lease was over before; if nodes report it, on so many that no
-//     quorum had it. Somebody else may have held the lock since.
+//     quorum had it. Somebody else may have held the lock since. (A node whose
+//     connection broke before it answered, and that has no key when asked again,
+//     counts as having deleted it.)
 //   - ErrNoQuorum: too few nodes answered; keys may stay until their ttl ends.
 //   - ErrClosed: the Locker was closed and released the lock then.
 //
@@ -281,6 +284,8 @@ func (l *Lease) unlock(ctx context.Context, before error) error {
 		return nil
 	case t.class() == refused:
 		return &QuorumError{Round: r.record(0), class: ErrLost}
+	case r.freed():
+		return nil
 	}
 	return &QuorumError{Round: r.record(0), class: ErrNoQuorum}
 }

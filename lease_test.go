@@ -265,6 +265,41 @@ func TestUnlockNeedsAQuorumAndTellsALossFromAnOutage(t *testing.T) {
 	}
 }
 
+func TestUnlockOfALeaseThatJustAQuorumGranted(t *testing.T) {
+	for name, c := range map[string]struct {
+		after func(w *world)
+		is    error
+	}{
+		"all there":                  {func(*world) {}, nil},
+		"one of them dies":           {func(w *world) { w.nodes[0].kill() }, nil},
+		"one of them hangs":          {func(w *world) { w.nodes[0].hang.Store(true) }, nil},
+		"two of them die":            {func(w *world) { w.nodes[0].kill(); w.nodes[1].kill() }, nil},
+		"all of them die":            {func(w *world) { w.nodes[0].kill(); w.nodes[1].kill(); w.nodes[2].kill() }, ErrNoQuorum},
+		"one of them forgets":        {func(w *world) { w.nodes[0].Del("a") }, ErrLost},
+		"one dies and one forgets":   {func(w *world) { w.nodes[0].kill(); w.nodes[1].Del("a") }, ErrLost},
+		"one hangs and one forgets":  {func(w *world) { w.nodes[0].hang.Store(true); w.nodes[1].Del("a") }, ErrLost},
+		"the last to answer forgets": {func(w *world) { w.nodes[2].Del("a") }, ErrLost},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(2), ms(3), ms(4), ms(5))
+			l := w.locker()
+			for _, n := range w.nodes[3:] {
+				n.on(func(string, []string) string { return "LOADING Redis is loading the dataset in memory" })
+			}
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			time.Sleep(ms(10))
+			c.after(w)
+			err = lease.Unlock(t.Context())
+			if c.is == nil {
+				assert.NoError(t, err, name)
+			} else {
+				assert.ErrorIs(t, err, c.is, name)
+			}
+		})
+	}
+}
+
 func TestUnlockOfALostLeaseLeavesTheNextHolderAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))

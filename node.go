@@ -206,7 +206,7 @@ func (n *node) end(q *request) {
 			n.finish(a, Vote{Outcome: Failed, Err: errGivenUp}, &out)
 		}
 		if !c.there && c.flying == 0 {
-			n.finish(q, Vote{Outcome: Refused, Err: errNotThere}, &out)
+			n.finish(q, Vote{Outcome: Refused, Err: errNeverThere, never: true}, &out)
 			break
 		}
 		n.ask(q)
@@ -434,13 +434,19 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		return
 	case acquire:
 		c.silent = r == broken || r == timeout
-		c.there = r == yes || c.silent
+		c.there = r == yes || r == already || c.silent
 		if r == foreign && n.revive(q, other) {
+			return
+		}
+		if r == already && !q.resent {
+			// The token is fresh and this was its first writing here, so it came
+			// in by another door.
+			n.finish(q, Vote{Outcome: Failed, Err: errTwice, permanent: true}, out)
 			return
 		}
 	}
 	switch r {
-	case yes:
+	case yes, already:
 		n.finish(q, Vote{Outcome: Granted}, out)
 	case foreign:
 		v := Vote{Outcome: Refused, Holder: other, Err: err}
@@ -567,11 +573,13 @@ type errNoAnswer struct{ after time.Duration }
 func (e errNoAnswer) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
 
 var (
-	errNotSent   = opaque{"not sent: the node did not take it in time"}
-	errGivenUp   = opaque{"not sent: given up"}
-	errFull      = opaque{fmt.Sprintf("not sent: %d requests are waiting for the node", maxQueue)}
-	errNotThere  = opaque{"not there"}
-	errForeign   = opaque{"another token is there"}
-	errWrongType = opaque{"the key holds another type of value"}
-	errLeftover  = opaque{"an earlier attempt of this client is not cleared yet"}
+	errNotSent    = opaque{"not sent: the node did not take it in time"}
+	errGivenUp    = opaque{"not sent: given up"}
+	errFull       = opaque{fmt.Sprintf("not sent: %d requests are waiting for the node", maxQueue)}
+	errNotThere   = opaque{"not there"}
+	errNeverThere = opaque{"was never there"}
+	errForeign    = opaque{"another token is there"}
+	errWrongType  = opaque{"the key holds another type of value"}
+	errTwice      = opaque{"this server is in the list under another name too and must not vote twice"}
+	errLeftover   = opaque{"an earlier attempt of this client is not cleared yet"}
 )

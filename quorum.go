@@ -155,6 +155,36 @@ func (r *round) state() tally {
 	return r.tally
 }
 
+// settled tells whether the caller's answer cannot change any more. Whether an
+// unlock that did not reach a quorum of deletions has freed the name is only
+// known when every node has answered, see freed.
+func (r *round) settled() bool {
+	t := r.state()
+	switch {
+	case t.verdict() == won || t.class() == refused:
+		return true
+	case t.class() == noQuorum:
+		return r.kind != release || t.pending() == 0
+	}
+	return false
+}
+
+// freed tells whether an unlock freed the name although fewer than a quorum of
+// nodes deleted the key: on those that never had the token nothing was left to
+// delete. A lease that was granted by just a quorum, one node of which has died
+// since, is released all the same.
+func (r *round) freed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	free := r.tally.granted
+	for _, v := range r.votes {
+		if v.never {
+			free++
+		}
+	}
+	return free >= quorumOf(r.tally.nodes)
+}
+
 // answered tells whether node i has voted.
 func (r *round) answered(i int) bool {
 	r.mu.Lock()
@@ -172,8 +202,7 @@ func (r *round) wait(done, ended, closing <-chan struct{}, onLost func()) (tally
 	for {
 		select {
 		case <-r.news:
-			t := r.state()
-			if t.verdict() == won || t.class() != unsettled {
+			if r.settled() {
 				return r.close(false), true
 			}
 			if onLost != nil {

@@ -712,6 +712,23 @@ func TestNamesAreTheKeysByteForByte(t *testing.T) {
 	})
 }
 
+func TestOneServerUnderTwoNamesHasOneVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		w.nodes[1] = w.nodes[0] // another address, the same server
+		l := w.locker(WithMaxAttempts(3))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err, "two servers are a quorum of three")
+		require.NoError(t, lease.Unlock(t.Context()))
+		w.nodes[2].kill()
+		_, err = l.Lock(t.Context(), "a")
+		assert.ErrorIs(t, err, ErrNoQuorum)
+		assert.ErrorContains(t, err, "must not vote twice")
+		time.Sleep(time.Second)
+		assert.Empty(t, w.nodes[0].Keys())
+	})
+}
+
 func TestNodesThatWereDownAreUsedWhenTheyComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))

@@ -67,6 +67,7 @@ type reply uint8
 
 const (
 	yes      reply = iota // the token holds the name, or did until this release
+	already               // of an acquire: the token held the name before
 	absent                // nothing is stored under the name
 	foreign               // something else is stored under the name
 	refusal               // the server answered with an error: it did not do it
@@ -92,8 +93,8 @@ func read(k kind, token string, cmd command) (r reply, other string, err error) 
 	case k == acquire:
 		s, ok := val.(string)
 		switch {
-		case ok && (s == token || s == "OK"):
-			return yes, "", nil
+		case ok && s == token:
+			return already, "", nil
 		case ok:
 			return foreign, s, nil
 		}

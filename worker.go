@@ -21,20 +21,31 @@ type worker struct {
 	out   answers
 }
 
-// rouse gives what waits to a worker, if one more may start. Called with n.mu
-// held.
+// rouse gives what waits to a worker, if one more may start: to an idle one,
+// best with a connection, else to a new one. Nothing is needed while a worker is
+// on its way from one thing to the next or to its connection, since it looks at
+// the queue when it is there. Called with n.mu held.
 func (n *node) rouse() {
-	if n.closed || n.queue.len == 0 || !n.mayStart() {
+	between := len(n.workers) - len(n.idle) - n.active - n.connecting
+	if n.closed || n.queue.len == 0 || between > 0 || !n.mayStart() {
 		return
 	}
 	if k := len(n.idle); k > 0 {
+		for i := k - 1; i >= 0; i-- {
+			if n.idle[i].link != nil {
+				n.idle[i], n.idle[k-1] = n.idle[k-1], n.idle[i]
+				break
+			}
+		}
 		w := n.idle[k-1]
 		n.idle = n.idle[:k-1]
 		w.wake <- struct{}{}
 		return
 	}
-	if n.connecting > 0 {
-		return // it takes what waits once it is connected
+	// One connection at a time is made, except on a long line, where those who
+	// wait may well get one each.
+	if n.connecting > 0 && (n.trip <= longTrip || n.connecting >= n.queue.len) {
+		return
 	}
 	if len(n.workers)-n.stuck() < n.dialer.links {
 		w := &worker{n: n, wake: make(chan struct{}, 1)}
@@ -100,7 +111,6 @@ func (w *worker) run() {
 			w.hangUp()
 		}
 		w.out.deliver()
-		w.rest()
 		w.cmds = cmds
 		clear(w.cmds)
 		clear(w.batch)
@@ -116,6 +126,10 @@ func (w *worker) next() (batch []*request, more bool) {
 	for {
 		var out answers
 		n.mu.Lock()
+		if !w.since.IsZero() { // until here it was in an exchange
+			w.since = time.Time{}
+			n.active--
+		}
 		if n.closed {
 			n.mu.Unlock()
 			return nil, false
@@ -244,14 +258,6 @@ func (n *node) linked() bool {
 		}
 	}
 	return false
-}
-
-// rest ends an exchange.
-func (w *worker) rest() {
-	w.n.mu.Lock()
-	w.n.active--
-	w.since = time.Time{}
-	w.n.mu.Unlock()
 }
 
 // hangUp gives the connection back; the client closes it if it is broken.

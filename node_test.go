@@ -1,0 +1,481 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// lane returns a node's counters.
+func (l *Locker) lane(i int) nodeStats { return l.root.nodes[i].snapshot() }
+
+func TestReleaseWaitsUntilItsAcquireHasReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		w.plant("a", time.Minute, 1, 2)
+		w.nodes[0].on(func(cmd string, args []string) string {
+			if cmd == "SET" && args[0] == "a" {
+				time.Sleep(ms(300)) // the server is slow; the round is long lost
+			}
+			return ""
+		})
+		begin := time.Now()
+		_, err := l.TryLock(t.Context(), "a")
+		assert.ErrorIs(t, err, ErrHeld)
+		assert.Equal(t, ms(1), time.Since(begin))
+		time.Sleep(ms(290))
+		assert.Zero(t, w.nodes[0].executed("EVALSHA "+scripts[release].Hash()+" 1 a"), "not before the SET has returned")
+		time.Sleep(ms(15))
+		calls := w.nodes[0].log()
+		require.GreaterOrEqual(t, len(calls), 2)
+		assert.Contains(t, calls[len(calls)-2], "SET a")
+		assert.Contains(t, calls[len(calls)-1], "EVALSHA")
+		assert.Equal(t, []string{"", "foreign", "foreign"}, w.keys("a"))
+	})
+}
+
+func TestNextAttemptNeverPassesTheReleaseOfTheLast(t *testing.T) {
+	// Long lines, so that a lane has several batches in flight on several
+	// connections and nothing but its own rules keeps them in order.
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(40), ms(60), ms(100))
+		l := w.locker(WithBackoff(Backoff{Min: 1, Max: 1}), WithWait(time.Minute))
+		for _, n := range w.nodes {
+			n.on(func(cmd string, args []string) string {
+				if strings.HasPrefix(cmd, "EVAL") {
+					time.Sleep(ms(2)) // releases are slower than acquires
+				}
+				return ""
+			})
+		}
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				name := fmt.Sprint("lock", i%4)
+				for range 5 {
+					lease, err := l.Lock(t.Context(), name)
+					if assert.NoError(t, err) {
+						assert.NoError(t, lease.Unlock(t.Context()))
+					}
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(time.Second)
+		w.requireNoKeys()
+		for _, n := range w.nodes {
+			requireOrder(t, n.log())
+		}
+		assert.Greater(t, len(l.root.nodes[2].workers), 1, "the test is about several connections")
+	})
+}
+
+// requireOrder checks one server's log: nothing of a token runs after its
+// release, and a SET of a token runs once.
+func requireOrder(t *testing.T, calls []string) {
+	t.Helper()
+	released := make(map[string]bool)
+	set := make(map[string]bool)
+	for _, c := range calls {
+		f := strings.Fields(c)
+		switch {
+		case f[0] == "SET" && len(f) > 3:
+			require.False(t, released[f[2]], "SET after the release: %s", c)
+			require.False(t, set[f[2]], "SET twice: %s", c)
+			set[f[2]] = true
+		case f[0] == "EVALSHA" && f[1] == scripts[release].Hash():
+			released[f[len(f)-1]] = true
+		}
+	}
+}
+
+func TestCleanUpOfOneAttemptNeverTouchesTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		a := w.locker(WithTTL(30 * time.Second))
+		b := w.locker(WithTTL(30 * time.Second))
+		w.plant("x", ms(200), 1, 2)
+		var held atomic.Bool
+		w.nodes[0].on(func(cmd string, args []string) string {
+			if cmd == "EVALSHA" && args[2] == "x" && held.CompareAndSwap(false, true) {
+				time.Sleep(ms(450)) // the release of the failed attempt is under way
+			}
+			return ""
+		})
+		_, err := a.TryLock(t.Context(), "x")
+		require.ErrorIs(t, err, ErrHeld)
+		time.Sleep(ms(250))
+		require.True(t, held.Load())
+		w.nodes[0].Del("x")
+		next, err := b.TryLock(t.Context(), "x")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{next.Token(), next.Token(), next.Token()}, w.keys("x"))
+		assert.NoError(t, next.Err())
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+func TestOwnLeftoverIsNoRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(30*time.Second), WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		// The releases to nodes 1 and 2 reach nobody, nor do those that follow at
+		// once; then the nodes answer again, before the release is repeated.
+		w.nodes[0].hang.Store(true)
+		w.nodes[1].hang.Store(true)
+		require.ErrorIs(t, lease.Unlock(t.Context()), ErrNoQuorum)
+		w.nodes[0].hang.Store(false)
+		w.nodes[1].hang.Store(false)
+		require.Equal(t, lease.Token(), w.keys("a")[0], "the leftover")
+
+		next, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err, "refused by nobody but ourselves")
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{next.Token(), next.Token(), next.Token()}, w.keys("a"))
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+func TestReleaseIsRepeatedUntilALateSetIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(8*time.Second), WithNodeTimeout(ms(100)))
+		w.plant("a", time.Minute, 1, 2)
+		// The network keeps the SET for five seconds, when the answer has long
+		// been given up and the first releases have found nothing.
+		var token string
+		w.nodes[0].on(func(cmd string, args []string) string {
+			if cmd == "SET" && args[0] == "a" && token == "" {
+				token = args[1]
+				time.AfterFunc(5*time.Second, func() {
+					w.nodes[0].Set("a", token)
+					w.nodes[0].SetTTL("a", 8*time.Second)
+				})
+				w.nodes[0].mute.Store(true)
+				time.AfterFunc(ms(150), func() { w.nodes[0].mute.Store(false) })
+				return "ERR swallowed"
+			}
+			return ""
+		})
+		_, err := l.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, ErrHeld)
+		time.Sleep(5*time.Second - ms(50))
+		require.Empty(t, w.keys("a")[0])
+		time.Sleep(ms(100))
+		if w.keys("a")[0] != "" { // not swept up within the first milliseconds
+			time.Sleep(ms(450))
+		}
+		assert.Empty(t, w.keys("a")[0], "released within four node timeouts of its arrival")
+
+		before := w.nodes[0].executed("EVALSHA")
+		time.Sleep(time.Minute)
+		assert.LessOrEqual(t, w.nodes[0].executed("EVALSHA")-before, 20, "and then it ends")
+		assert.Empty(t, l.root.nodes[0].debts.of)
+	})
+}
+
+func TestDebtsEndATTLAfterTheNodeAnsweredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(2*time.Second), WithNodeTimeout(ms(100)))
+		w.nodes[0].hang.Store(true)
+		for i := range 50 {
+			lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		n := l.root.nodes[0]
+		time.Sleep(10 * time.Minute)
+		n.mu.Lock()
+		owed := len(n.debts.of)
+		n.mu.Unlock()
+		assert.Positive(t, owed, "remembered as long as the node is gone")
+		w.nodes[0].hang.Store(false)
+		time.Sleep(10 * time.Second)
+		n.mu.Lock()
+		assert.Empty(t, n.debts.of)
+		n.mu.Unlock()
+		w.requireNoKeys()
+	})
+}
+
+func TestRequestIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithNodeTimeout(ms(100)))
+		w.nodes[0].hang.Store(true)
+		for i := range 1000 {
+			lease, err := l.TryLock(t.Context(), fmt.Sprint("n", i))
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		assert.Greater(t, l.lane(0).GivenUp, uint64(900))
+		n := l.root.nodes[0]
+		n.mu.Lock()
+		assert.LessOrEqual(t, n.queue.len, 50, "what nobody wants does not wait")
+		n.mu.Unlock()
+		w.nodes[0].hang.Store(false)
+		time.Sleep(5 * time.Second)
+		assert.Less(t, w.nodes[0].executed("SET n"), 100)
+		w.requireNoKeys()
+	})
+}
+
+func TestHungNodeStallsNobodyAndPilesNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
+		l := w.locker()
+		w.nodes[3].hang.Store(true)
+		w.nodes[4].hang.Store(true)
+		var worst atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				for k := range 20 {
+					begin := time.Now()
+					lease, err := l.Lock(t.Context(), fmt.Sprint(i, ".", k))
+					if assert.NoError(t, err) {
+						assert.NoError(t, lease.Unlock(t.Context()))
+					}
+					worst.Store(max(worst.Load(), int64(time.Since(begin))))
+				}
+			})
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, time.Duration(worst.Load()), ms(10))
+		assert.LessOrEqual(t, len(l.root.nodes[4].workers), maxLinks)
+		for _, n := range w.nodes {
+			n.hang.Store(false)
+		}
+		time.Sleep(15 * time.Second)
+		w.requireNoKeys()
+	})
+}
+
+func TestAbandonedWaitsLeaveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(20), ms(40), ms(80), ms(150))
+		l := w.locker()
+		for i := range 30 {
+			ctx, cancel := context.WithTimeout(t.Context(), ms(30))
+			_, err := l.Lock(ctx, fmt.Sprint(i))
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			cancel()
+		}
+		time.Sleep(ms(500))
+		w.requireNoKeys()
+	})
+}
+
+func TestLongLineCarriesSeveralBatchesAndAShortOneOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(100), ms(100), ms(100))
+		l := w.locker()
+		// Eight callers, one every 10 ms: nobody may wait for another's trip
+		// once the connections are there.
+		run := func() (worst time.Duration) {
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			for i := range 8 {
+				wg.Go(func() {
+					time.Sleep(ms(10 * i))
+					begin := time.Now()
+					lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
+					if assert.NoError(t, err) {
+						mu.Lock()
+						worst = max(worst, time.Since(begin))
+						mu.Unlock()
+						assert.NoError(t, lease.Unlock(t.Context()))
+					}
+				})
+			}
+			wg.Wait()
+			return worst
+		}
+		for range 10 {
+			run()
+		}
+		assert.Equal(t, ms(100), run())
+		assert.LessOrEqual(t, len(l.root.nodes[0].workers), maxLinks)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1)/2, ms(1)/2, ms(1)/2)
+		l := w.locker()
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				lease, err := l.Lock(t.Context(), fmt.Sprint(i))
+				if assert.NoError(t, err) {
+					assert.NoError(t, lease.Unlock(t.Context()))
+				}
+			})
+		}
+		wg.Wait()
+		assert.Len(t, l.root.nodes[0].workers, 1)
+		assert.Less(t, l.lane(0).Batches, l.lane(0).Requests/2, "they shared round trips")
+	})
+}
+
+// stubborn is a client that can lend no single connection and ignores deadlines,
+// as ClusterClients with go-redis's defaults do.
+type stubborn struct{ *redis.Client }
+
+func TestClientThatIgnoresDeadlinesIsWorkedAround(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		clients := w.clients()
+		for i := range clients {
+			clients[i] = stubborn{clients[i].(*redis.Client)}
+		}
+		l, err := New(clients, WithNodeTimeout(ms(100)), WithTTL(30*time.Second))
+		require.NoError(t, err)
+		l.warm()
+		w.nodes[0].hang.Store(true)
+		for i := range 200 {
+			begin := time.Now()
+			lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+			assert.LessOrEqual(t, time.Since(begin), ms(3))
+			time.Sleep(ms(20))
+		}
+		n := l.root.nodes[0]
+		n.mu.Lock()
+		workers := len(n.workers)
+		n.mu.Unlock()
+		assert.LessOrEqual(t, workers, maxLinks+spareLinks)
+		w.nodes[0].hang.Store(false)
+		time.Sleep(6 * time.Second) // the client's own read timeout and a little
+		lease, err := l.TryLock(t.Context(), "after")
+		require.NoError(t, err)
+		time.Sleep(ms(300))
+		assert.Equal(t, lease.Token(), w.keys("after")[0], "the node votes again")
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(40 * time.Second)
+		w.requireNoKeys()
+		l.Close()
+	})
+}
+
+func TestPoolOfOneIsOnlyBorrowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		var clients []redis.UniversalClient
+		for _, n := range w.nodes {
+			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 1, PipelinePoolSize: -1})
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		l, err := New(clients)
+		require.NoError(t, err)
+		defer l.Close()
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		begin := time.Now()
+		require.NoError(t, clients[0].Set(t.Context(), "data", 1, 0).Err())
+		assert.LessOrEqual(t, time.Since(begin), ms(2), "the user gets the connection at once")
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestUsersKeepConnectionsOfTheirPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(30), ms(30), ms(30))
+		var clients []redis.UniversalClient
+		for _, n := range w.nodes {
+			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 3})
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		l, err := New(clients)
+		require.NoError(t, err)
+		defer l.Close()
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				for k := range 5 {
+					lease, err := l.Lock(t.Context(), fmt.Sprint(i, ".", k))
+					if assert.NoError(t, err) {
+						assert.NoError(t, lease.Unlock(t.Context()))
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for range 10 {
+				assert.NoError(t, clients[0].Ping(t.Context()).Err())
+			}
+		})
+		wg.Wait()
+		assert.Len(t, l.root.nodes[0].workers, 2)
+	})
+}
+
+func TestQueueIsBoundedAndReleasesAlwaysFit(t *testing.T) {
+	n := &node{asked: map[string][]*request{}, workers: map[*worker]struct{}{}, connecting: 1, debts: debts{of: map[string]*debt{}}}
+	lease := &Lease{name: "a", token: "t", claims: make([]claim, 1)}
+	lease.claims[0] = claim{lease: lease, node: n}
+	r := newRound(release, lease, instant{}, 0, 0)
+	for range maxQueue {
+		n.push(&request{kind: extend, claim: &lease.claims[0], round: r})
+	}
+	assert.Equal(t, Pending, r.votes[0].Outcome)
+	n.push(&request{kind: extend, claim: &lease.claims[0], round: r})
+	assert.Equal(t, Failed, r.votes[0].Outcome)
+	assert.Equal(t, errFull, r.votes[0].Err)
+	lease.claims[0].there = true
+	n.end(&request{kind: release, claim: &lease.claims[0]})
+	assert.Equal(t, maxQueue+1, n.queue.len)
+
+	for i := range maxDebts + 10 {
+		other := &Lease{name: "b", token: fmt.Sprint(i)}
+		n.newDebt(&claim{lease: other, node: n}, zeroDay.Add(time.Duration(i)))
+	}
+	assert.Len(t, n.debts.of, maxDebts)
+	assert.Nil(t, n.debts.of["9"], "the oldest went")
+	assert.NotNil(t, n.debts.of["10"])
+}
+
+func TestQueueKeepsItsOrderWhateverLeavesFromTheMiddle(t *testing.T) {
+	for mask := range 1 << 5 {
+		var l queue
+		var want []*request
+		all := make([]*request, 5)
+		for i := range all {
+			all[i] = &request{writes: i}
+			l.push(all[i])
+		}
+		for i, q := range all {
+			if mask>>i&1 == 1 {
+				l.drop(q)
+				l.drop(q)
+			} else {
+				want = append(want, q)
+			}
+		}
+		front := &request{writes: 9}
+		l.unpop(front)
+		want = slices.Insert(want, 0, front)
+		require.Equal(t, len(want), l.len)
+		for _, q := range want {
+			require.Same(t, q, l.pop())
+		}
+		require.Zero(t, l.len)
+		require.Nil(t, l.head)
+		require.Nil(t, l.tail)
+	}
+}
