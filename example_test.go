@@ -1,0 +1,179 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed58520471/redlock"
+)
+
+// embedded starts n servers in this process and returns their URLs. In real life
+// these are independent machines.
+func embedded(n int) (urls []string, stop func()) {
+	var nodes []*miniredis.Miniredis
+	for range n {
+		m, err := miniredis.Run()
+		if err != nil {
+			log.Fatal(err)
+		}
+		nodes = append(nodes, m)
+		urls = append(urls, "redis://"+m.Addr())
+	}
+	return urls, func() {
+		for _, m := range nodes {
+			m.Close()
+		}
+	}
+}
+
+func Example() {
+	urls, stop := embedded(5)
+	defer stop()
+
+	locker, err := redlock.Open(urls)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	ctx := context.Background()
+	lease, err := locker.Lock(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Unlock(ctx)
+
+	fmt.Println("locked", lease.Name())
+	fmt.Println("more than 9 s to work:", lease.Validity() > 9*time.Second)
+	// Output:
+	// locked orders/42
+	// more than 9 s to work: true
+}
+
+func ExampleLocker_TryLock() {
+	urls, stop := embedded(3)
+	defer stop()
+	mine, _ := redlock.Open(urls, redlock.WithOwner("host-1"))
+	defer mine.Close()
+	other, _ := redlock.Open(urls, redlock.WithOwner("host-2"))
+	defer other.Close()
+
+	ctx := context.Background()
+	lease, err := other.TryLock(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = mine.TryLock(ctx, "orders/42")
+	fmt.Println("held:", errors.Is(err, redlock.ErrHeld))
+	var verdict *redlock.QuorumError
+	if errors.As(err, &verdict) {
+		fmt.Println("by", verdict.Round.Votes[0].Holder[37:]) // behind the UUID and a colon
+	}
+
+	if err := lease.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	lease, err = mine.TryLock(ctx, "orders/42")
+	fmt.Println("then:", err)
+	lease.Unlock(ctx)
+	// Output:
+	// held: true
+	// by host-2
+	// then: <nil>
+}
+
+func ExampleLocker_Do() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, err := redlock.Open(urls, redlock.WithWait(5*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	err = locker.Do(context.Background(), "report", func(ctx context.Context) error {
+		// ctx ends when the lease does: pass it to everything done here.
+		fmt.Println("working under", redlock.FromContext(ctx).Name())
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// working under report
+	// <nil>
+}
+
+func ExampleLease_Context() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls, redlock.WithTTL(100*time.Millisecond))
+	defer locker.Close()
+
+	lease, err := locker.Lock(context.Background(), "short")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := lease.Context(context.Background())
+	<-ctx.Done() // nobody extended it
+	fmt.Println(ctx.Err())
+	fmt.Println(errors.Is(context.Cause(ctx), redlock.ErrLost))
+	// Output:
+	// context canceled
+	// true
+}
+
+func ExampleLease_Extend() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls, redlock.WithTTL(2*time.Second))
+	defer locker.Close()
+
+	ctx := context.Background()
+	lease, err := locker.Lock(ctx, "migration")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Unlock(ctx)
+	if err := lease.Extend(ctx, time.Minute); err != nil {
+		log.Fatal(err) // ErrLost: stop; ErrNoQuorum: the old end stands
+	}
+	fmt.Println(lease.Validity() > 55*time.Second)
+	// Output: true
+}
+
+func ExampleNew() {
+	urls, stop := embedded(3)
+	defer stop()
+
+	// Clients made elsewhere: with their own pools, TLS, credentials and hooks.
+	var clients []redis.UniversalClient
+	for _, u := range urls {
+		o, err := redis.ParseURL(u)
+		if err != nil {
+			log.Fatal(err)
+		}
+		c := redis.NewClient(o)
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	locker, err := redlock.New(clients, redlock.WithTTL(30*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	// A sibling has other settings and shares everything else.
+	quick, err := locker.With(redlock.WithTTL(time.Second), redlock.WithWait(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+	lease, err := quick.Lock(context.Background(), "a")
+	fmt.Println(lease.Name(), err)
+	lease.Unlock(context.Background())
+	// Output: a <nil>
+}
