@@ -71,9 +71,6 @@ func (r *root) shut() error {
 	for _, n := range r.nodes {
 		n.close()
 	}
-	for _, c := range r.owned {
-		c.Close()
-	}
 	ended := make(chan struct{})
 	go func() {
 		r.workers.Wait()
@@ -86,6 +83,9 @@ func (r *root) shut() error {
 	case <-ended:
 	case <-timer.C:
 		faults = append(faults, errors.New("a client has not returned from its last command"))
+	}
+	for _, c := range r.owned {
+		c.Close()
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("redlock: close: %w", joined(faults))

@@ -21,7 +21,8 @@ func (l *Locker) lane(i int) nodeStats { return l.root.nodes[i].snapshot() }
 
 func TestReleaseWaitsUntilItsAcquireHasReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, ms(1), ms(1), ms(1))
+		// A long line, on which the release could well take another connection.
+		w := newWorld(t, ms(2), ms(1), ms(1))
 		l := w.locker()
 		w.plant("a", time.Minute, 1, 2)
 		w.nodes[0].on(func(cmd string, args []string) string {

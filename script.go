@@ -135,7 +135,7 @@ func readError(err error) (reply, error) {
 func incurable(err error) bool {
 	for _, prefix := range [...]string{
 		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
-		"unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
+		"The user executing the script can't", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true
