@@ -113,7 +113,7 @@ func (l *Locker) closeSibling() error {
 	}
 	var faults []error
 	for _, round := range rounds {
-		if t, _ := round.wait(nil, nil, nil, nil); t.verdict() != won {
+		if t, _ := round.wait(nil, nil, nil, nil); t.verdict() != won && !round.freed() {
 			faults = append(faults, &QuorumError{Round: round.record(0), class: ErrNoQuorum})
 		}
 	}

@@ -38,7 +38,7 @@ func TestHooksSeeEveryOperationAndEveryRoundInTheirContext(t *testing.T) {
 			},
 		}
 		order := 0
-		l := w.cold()
+		l := w.locker()
 		l, err := l.With(WithHooks(hooks), WithHooks(Hooks{
 			Start: func(context.Context, Op) context.Context { order++; return nil },
 		}), WithMaxAttempts(2), WithTTL(time.Second))

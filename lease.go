@@ -388,7 +388,7 @@ func (l *Lease) onTimer() {
 		l.mu.Unlock()
 		return
 	}
-	tell := !l.told && l.unlocked == nil
+	tell := !l.told
 	l.told = true
 	why := l.err
 	over := l.unlocked == nil && left <= 0

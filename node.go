@@ -59,15 +59,16 @@ type node struct {
 	outstanding int                   // = Σ len(asked[name])
 	debts       debts
 	server      knowledge
-	mute        bool // the last exchange brought no answer
-	closing     bool // no acquire or extend is taken any more
-	closed      bool // nothing is
+	refused     error // the last failure to connect
+	mute        bool  // the last exchange brought no answer
+	closing     bool  // no acquire or extend is taken any more
+	closed      bool  // nothing is
 	drained     chan struct{}
 	stats       nodeStats
 }
 
 // knowledge is what was found out about a server by trying; it is forgotten
-// with the connection, since a server may come back as another version.
+// with the last connection, since a server may come back as another version.
 type knowledge struct {
 	scripts [release + 1]bool // it has run these, so it knows their hashes
 	old     bool              // it refuses SET NX GET: acquire by script
@@ -568,9 +569,18 @@ func (n *node) snapshot() nodeStats {
 
 // errNoAnswer is a vote that did not come in time. It is not the end of any
 // context.
-type errNoAnswer struct{ after time.Duration }
+type errNoAnswer struct {
+	after time.Duration
+	why   string // what is known of the reason
+}
 
-func (e errNoAnswer) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
+func (e errNoAnswer) Error() string {
+	s := fmt.Sprintf("no answer within %v", e.after)
+	if e.why != "" {
+		s += ", " + e.why
+	}
+	return s
+}
 
 var (
 	errNotSent    = opaque{"not sent: the node did not take it in time"}

@@ -130,19 +130,29 @@ func (r *round) answer(i int, v Vote) {
 }
 
 // close ends the round as far as the caller is concerned and returns the final
-// counts. Votes that are still pending stay so in the record; with expired set
-// they count as failed, because their time is over.
-func (r *round) close(expired bool) tally {
+// counts. Votes that are still pending stay so in the record.
+func (r *round) close() tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
-	if expired {
-		for i := range r.votes {
-			if r.votes[i].Outcome == Pending {
-				r.votes[i].Outcome, r.votes[i].Latency = Failed, time.Since(r.start.mono)
-				r.votes[i].Err = errNoAnswer{r.bound}
-				r.tally.failed++
-			}
+	return r.tally
+}
+
+// expire closes the round because its time is over: what is pending has failed.
+func (r *round) expire() tally {
+	excuses := make([]error, len(r.votes))
+	for i := range r.lease.claims {
+		if !r.answered(i) {
+			excuses[i] = errNoAnswer{r.bound, r.lease.claims[i].node.trouble()}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	for i := range r.votes {
+		if v := &r.votes[i]; v.Outcome == Pending {
+			v.Outcome, v.Latency, v.Err = Failed, time.Since(r.start.mono), excuses[i]
+			r.tally.failed++
 		}
 	}
 	return r.tally
@@ -203,19 +213,19 @@ func (r *round) wait(done, ended, closing <-chan struct{}, onLost func()) (tally
 		select {
 		case <-r.news:
 			if r.settled() {
-				return r.close(false), true
+				return r.close(), true
 			}
 			if onLost != nil {
 				onLost()
 			}
 			continue
 		case <-timer.C:
-			return r.close(true), true
+			return r.expire(), true
 		case <-done:
 		case <-ended:
 		case <-closing:
 		}
-		return r.close(false), false
+		return r.close(), false
 	}
 }
 

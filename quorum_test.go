@@ -143,7 +143,7 @@ func TestRoundCountsTheFirstAnswerOfANodeOnly(t *testing.T) {
 	r.answer(0, Vote{Outcome: Granted})
 	r.answer(0, Vote{Outcome: Granted})
 	assert.Equal(t, tally{nodes: 3, granted: 1}, r.state())
-	r.close(true)
+	r.expire()
 	r.answer(1, Vote{Outcome: Granted})
 	assert.Equal(t, tally{nodes: 3, granted: 1, failed: 2}, r.state(), "what comes after the verdict changes nothing")
 }

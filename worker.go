@@ -231,12 +231,15 @@ func (w *worker) connect() bool {
 	n.mu.Lock()
 	n.connecting--
 	if err == nil {
+		if !n.linked() {
+			n.server, n.trip = knowledge{}, 0
+		}
 		w.link, w.used = l, time.Now()
 		n.stats.Connects++
-		n.server = knowledge{}
 		n.heard(true)
 	} else {
 		w.used = time.Now()
+		n.refused = err
 		n.stats.ConnectFailures++
 		if !n.linked() {
 			n.failAll(err, &out)
@@ -258,6 +261,19 @@ func (n *node) linked() bool {
 		}
 	}
 	return false
+}
+
+// trouble says why a request may not have been sent: there is no connection.
+func (n *node) trouble() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.linked():
+		return ""
+	case n.refused != nil:
+		return "not connected: " + n.refused.Error()
+	}
+	return "not connected yet"
 }
 
 // hangUp gives the connection back; the client closes it if it is broken.
