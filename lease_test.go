@@ -232,6 +232,23 @@ func TestExtendThatIsAnsweredAfterTheEndIsLost(t *testing.T) {
 	})
 }
 
+func TestExtendThatReachedTheNodesDoesNotBringBackALeaseThatEndedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(50), ms(50), ms(50))
+		clock := &fakeClock{}
+		l := w.locker(WithTTL(2*time.Second), withClock(clock))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		// The machine sleeps while the answers are on their way: the nodes have
+		// extended in time, the holder did not know.
+		time.AfterFunc(ms(40), func() { clock.sleep(3 * time.Second) })
+		assert.ErrorIs(t, lease.Extend(t.Context(), time.Minute), ErrLost)
+		assert.ErrorIs(t, lease.Err(), ErrLost)
+		assert.ErrorIs(t, lease.Unlock(t.Context()), ErrLost)
+		w.requireNoKeys()
+	})
+}
+
 func TestUnlockNeedsAQuorumAndTellsALossFromAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(w *world)

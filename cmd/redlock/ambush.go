@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"sync"
 	"time"
 
@@ -12,11 +11,8 @@ import (
 type fate uint8
 
 const (
-	// beforeStoring: the SET has reached the node, and the vote is lost with it.
-	beforeStoring fate = iota
-
-	// afterStoring: the node stores the vote, and its answer is lost.
-	afterStoring
+	beforeStoring fate = iota // the SET has reached the node, and the vote is lost with it
+	afterStoring              // the node stores the vote, and its answer is lost
 )
 
 func (f fate) String() string {
@@ -27,85 +23,54 @@ func (f fate) String() string {
 type order uint8
 
 const (
-	// victimsFirst: the survivors answer when the victims are dead.
-	victimsFirst order = iota
-
-	// survivorsFirst: the victims die when the survivors have answered.
-	survivorsFirst
+	victimsFirst   order = iota // the survivors execute the SET when the victims are dead
+	survivorsFirst              // the victims die when the survivors have executed it
 )
 
 // ambush kills nodes in the middle of the next acquire of one name, each when
-// the SET reaches it. The other side waits for that, so that the order of events
-// is the same each time and a step does not claim what chance may have done.
+// the SET reaches it. The other side waits for that, so that things happen in the
+// same order each time and no claim rests on chance.
 type ambush struct {
 	name  string
 	nodes cluster
+	fates map[int]fate
 	order order
 	begin time.Time
+	dead  chan struct{} // closed when all victims are
 
-	victims, survivors muster
+	mu   sync.Mutex
+	toll toll
 }
 
-// pause keeps the second side silent for a little longer: the client should have
-// noticed what the first did, so that the votes show it.
-const pause = 10 * time.Millisecond
-
-// patience is how long one side waits for the other at most. It is far below the
-// node timeout: a victim that is never reached must not make the rest fail too.
-const patience = 100 * time.Millisecond
-
-// muster counts the nodes of one side that have acted.
-type muster struct {
-	all chan struct{} // closed when all have
-
-	mu      sync.Mutex
-	missing int
-	at      map[int]time.Duration // by node, after the ambush was laid
+// toll is what came of an ambush.
+type toll struct {
+	died   map[int]time.Duration // after the ambush was laid; victims that no SET has reached are missing
+	stored int                   // survivors that had stored the vote when the last victim died
 }
 
-func newMuster(size int) muster {
-	return muster{all: make(chan struct{}), missing: size, at: make(map[int]time.Duration)}
-}
+const (
+	// pause keeps the second side silent for a little longer: the client should
+	// have noticed what the first did, so that the votes show it.
+	pause = 10 * time.Millisecond
 
-func (m *muster) acted(i int, at time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, again := m.at[i]; again {
-		return
-	}
-	m.at[i] = at
-	if m.missing--; m.missing == 0 {
-		close(m.all)
-	}
-}
+	// patience is how long one side waits for the other at most. It is below the
+	// node timeout: a victim that is never reached must not make the others fail.
+	patience = embeddedTimeout / 2
+)
 
-func (m *muster) wait() {
-	select {
-	case <-m.all:
-		time.Sleep(pause)
-	case <-time.After(patience):
-	}
-}
-
-// ambush lays one. All nodes that are up and have no fate survive.
+// ambush lays one. Nodes that are up and have no fate survive.
 func (c cluster) ambush(name string, o order, fates map[int]fate) *ambush {
-	survivors := -len(fates)
-	for _, e := range c {
-		if !e.down.Load() {
-			survivors++
-		}
-	}
 	a := &ambush{
-		name: name, nodes: c, order: o, begin: time.Now(),
-		victims: newMuster(len(fates)), survivors: newMuster(survivors),
+		name: name, nodes: c, fates: fates, order: o, begin: time.Now(),
+		dead: make(chan struct{}), toll: toll{died: make(map[int]time.Duration)},
 	}
 	for i, e := range c {
 		if e.down.Load() {
 			continue
 		}
-		act := func() bool { return a.survive(i) }
-		if f, doomed := fates[i]; doomed {
-			act = func() bool { return a.die(i, f) }
+		act := a.survive
+		if _, doomed := fates[i]; doomed {
+			act = func() bool { return a.die(i) }
 		}
 		e.srv.SetPreHook(a.onSet(act))
 	}
@@ -121,39 +86,72 @@ func (a *ambush) onSet(act func() (done bool)) server.Hook {
 
 // die kills node i. The server still has the SET in its hands, which it executes
 // or not; no connection is left that could carry the answer.
-func (a *ambush) die(i int, f fate) (done bool) {
+func (a *ambush) die(i int) (done bool) {
 	if a.order == survivorsFirst {
-		a.survivors.wait()
+		for time.Since(a.begin) < patience && a.stored() < len(a.survivors()) {
+			time.Sleep(100 * time.Microsecond)
+		}
+		time.Sleep(pause)
 	}
-	at := time.Since(a.begin) // the client can know before kill returns
+	at, stored := time.Since(a.begin), a.stored() // the client can know before kill returns
 	a.nodes[i].kill()
-	a.victims.acted(i, at)
-	return f == beforeStoring
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, again := a.toll.died[i]; !again {
+		a.toll.died[i], a.toll.stored = at, stored
+		if len(a.toll.died) == len(a.fates) {
+			close(a.dead)
+		}
+	}
+	return a.fates[i] == beforeStoring
 }
 
-// survive lets node i execute the SET.
-func (a *ambush) survive(i int) (done bool) {
+// survive lets a node execute the SET.
+func (a *ambush) survive() (done bool) {
 	if a.order == victimsFirst {
-		a.victims.wait()
+		select {
+		case <-a.dead:
+			time.Sleep(pause)
+		case <-time.After(patience):
+		}
 	}
-	a.survivors.acted(i, time.Since(a.begin))
 	return false
 }
 
-// end takes the hooks off and tells when each victim died, after the ambush was
-// laid. Victims that no SET has reached are missing. The verdict can be there
-// before the last death is on record, so it waits for that.
-func (a *ambush) end() map[int]time.Duration {
-	select {
-	case <-a.victims.all:
-	case <-time.After(patience):
-	}
-	for _, e := range a.nodes {
-		if !e.down.Load() {
-			e.srv.SetPreHook(nil)
+// survivors are the nodes that are up and stay so.
+func (a *ambush) survivors() (up []*embedded) {
+	for i, e := range a.nodes {
+		if _, doomed := a.fates[i]; !doomed && !e.down.Load() {
+			up = append(up, e)
 		}
 	}
-	a.victims.mu.Lock()
-	defer a.victims.mu.Unlock()
-	return maps.Clone(a.victims.at)
+	return up
+}
+
+// stored is how many survivors have a vote.
+func (a *ambush) stored() (n int) {
+	for _, e := range a.survivors() {
+		if e.token(a.name) != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// end takes the hooks off and tells what happened. The verdict can be there
+// before the last victim is quite dead, so it waits for that.
+func (a *ambush) end() toll {
+	for _, e := range a.survivors() {
+		e.srv.SetPreHook(nil)
+	}
+	select {
+	case <-a.dead:
+	case <-time.After(patience):
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.toll.died {
+		<-a.nodes[i].gone
+	}
+	return a.toll
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,39 +21,48 @@ const (
 	// disappears meanwhile was released, and did not expire.
 	ttl = 10 * time.Second
 
-	// Embedded nodes get the default node timeout. Real ones may be far away, and
-	// the first contact costs several round trips.
-	embeddedTimeout = ttl / 20
+	// The node timeouts are longer than the default of ttl/20. Embedded nodes share
+	// the machine with all else that runs on it; real ones may be far away, and the
+	// first contact costs several round trips.
+	embeddedTimeout = time.Second
 	remoteTimeout   = 2 * time.Second
 
 	// margin is what a busy machine may add to any bound on time that is checked.
-	margin = 250 * time.Millisecond
+	margin = 500 * time.Millisecond
 )
+
+const demoHelp = `Starts five embedded Redis nodes on loopback ports and two clients, alice and bob.
+alice takes a lock and bob is refused. Then nodes are killed in the middle of an
+acquire: with three of five the lock is still obtained, with two nobody gets it,
+and when the nodes come back all is well again, and no key is left anywhere.
+
+With --nodes it uses your servers instead, and kills nothing: lock, refuse, extend,
+unlock, all on one random name, which is released again. Put a password's special
+characters in percent-encoding; it is never shown.
+
+Every claim is checked. The exit code is 0 if all were true, 1 if one was not, and
+2 for a call that makes no sense. Colours are for terminals, unless NO_COLOR is set.
+
+Examples:
+   redlock demo
+   redlock demo --json | jq '.steps[] | {step, ok, granted: .round.granted}'
+   redlock demo --nodes redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379
+   redlock demo --nodes "rediss://app:$PW@eu:6379,rediss://app:$PW@us:6379,rediss://app:$PW@ap:6379"
+
+How to read the votes: a round is decided as soon as enough nodes have granted, so
+the slower ones are 'pending'; what they say later still counts. 'refused' is the
+answer that another owner has the name, 'failed' is no useful answer.`
 
 func demoCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "demo",
-		Usage:     "lock, refuse, kill nodes, recover: see it happen, and have it checked",
-		UsageText: "redlock demo [--json] [--nodes URL,URL,URL]",
-		Description: "Starts five embedded Redis nodes on loopback ports and two clients, alice and bob.\n" +
-			"alice takes a lock and bob is refused. Then nodes are killed in the middle of an\n" +
-			"acquire: with three of five the lock still holds, with two nobody gets it, and when\n" +
-			"the nodes come back all is well again, and no key is left anywhere.\n\n" +
-			"Every claim is checked. The exit code is 0 if all were true, and 1 if one was not.\n\n" +
-			"With --nodes it uses your servers instead, and kills nothing: lock, refuse, extend,\n" +
-			"unlock, on one random name that is released again. Passwords are never shown.\n\n" +
-			"Examples:\n" +
-			"   redlock demo\n" +
-			"   redlock demo --json | jq '.steps[] | {step, ok, granted}'\n" +
-			"   redlock demo --nodes redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379\n" +
-			"   redlock demo --nodes \"rediss://app:$PASSWORD@eu:6379,rediss://app:$PASSWORD@us:6379\"\n\n" +
-			"How to read the votes: a round is decided as soon as enough nodes have granted, so\n" +
-			"the slower ones are 'pending'; their votes still count when they come. 'refused' says\n" +
-			"that another owner has the name on that node, 'failed' that it gave no useful answer.",
+		Name:        "demo",
+		Usage:       "lock, refuse, kill nodes, recover: see it happen, and have it checked",
+		UsageText:   "redlock demo [--json] [--nodes URL,URL,URL]",
+		Description: demoHelp,
 		Flags: []cli.Flag{
-			&cli.StringSliceFlag{
+			&cli.StringFlag{
 				Name:  "nodes",
-				Usage: "use these servers, `URL,URL,…`, each redis[s]://[user:password@]host:port[/db]",
+				Usage: "use the servers at `URL,URL,…`, each redis[s]://[user:password@]host:port[/db]",
 			},
 			&cli.BoolFlag{
 				Name:  "json",
@@ -66,7 +76,7 @@ func demoCommand() *cli.Command {
 				out = jsonReport{cmd.Root().Writer}
 			}
 			if cmd.IsSet("nodes") {
-				return demoRemote(ctx, out, cmd.StringSlice("nodes"))
+				return demoRemote(ctx, out, strings.Split(cmd.String("nodes"), ","))
 			}
 			return demoEmbedded(ctx, out)
 		},
@@ -89,12 +99,12 @@ func demoEmbedded(ctx context.Context, out presenter) (err error) {
 	d.nodes, d.goroutines = nodes, before
 	d.report.where = "embedded here, on loopback ports"
 	return d.play(ctx, out, []act{
-		{"lock", "alice locks", d.lock},
+		{"lock", "alice takes the lock", d.lock},
 		{"refuse", "bob wants the same lock and is refused", d.refuse},
 		{"extend", "alice extends her lease", d.extend},
 		{"unlock", "alice unlocks", d.unlock},
-		{"two-die", "two nodes are killed while alice locks again; she wins", d.twoDie},
-		{"third-dies", "a third is killed while alice tries again; nobody can win now", d.thirdDies},
+		{"two-die", "two nodes are killed while alice locks again, and she wins", d.twoDie},
+		{"third-dies", "a third is killed while alice tries once more, and nobody can win", d.thirdDies},
 		{"return", "the nodes come back with their data, and alice wins", d.comeBack},
 		{"end", "all is stopped, and nothing is left", d.end},
 	})
@@ -109,11 +119,11 @@ func demoRemote(ctx context.Context, out presenter, urls []string) error {
 	defer d.close()
 	d.report.where = "given with --nodes"
 	return d.play(ctx, out, []act{
-		{"lock", "alice locks", d.lock},
+		{"lock", "alice takes the lock", d.lock},
 		{"refuse", "bob wants the same lock and is refused", d.refuse},
 		{"extend", "alice extends her lease", d.extend},
 		{"unlock", "alice unlocks", d.unlock},
-		{"end", "alice leaves; bob finds nothing of hers on any node, and leaves too", d.leave},
+		{"end", "alice leaves, bob finds nothing of hers on any node, and leaves too", d.leave},
 	})
 }
 

@@ -142,19 +142,3 @@ func (s *step) empties(d *demo, which func(*embedded) bool, claim string) {
 		time.Sleep(100 * time.Microsecond)
 	}
 }
-
-// class is the name of the state that an error tells.
-func class(err error) string {
-	for _, c := range []struct {
-		name string
-		err  error
-	}{
-		{"ErrHeld", redlock.ErrHeld}, {"ErrNoQuorum", redlock.ErrNoQuorum}, {"ErrExpired", redlock.ErrExpired},
-		{"ErrLost", redlock.ErrLost}, {"ErrReleased", redlock.ErrReleased}, {"ErrClosed", redlock.ErrClosed},
-	} {
-		if errors.Is(err, c.err) {
-			return c.name
-		}
-	}
-	return fmt.Sprint(err)
-}

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/seed58520471/redlock"
 )
 
@@ -53,7 +54,11 @@ func (t textReport) paint(code, text string) string {
 }
 
 func (t textReport) begin(r *report) {
-	fmt.Fprintf(t.w, "%d nodes, %s. A lock needs the votes of %d.\n", r.Nodes, r.where, r.Quorum)
+	nodes := "nodes"
+	if r.Nodes == 1 {
+		nodes = "node"
+	}
+	fmt.Fprintf(t.w, "%d %s, %s. A lock needs the votes of %d.\n", r.Nodes, nodes, r.where, r.Quorum)
 	fmt.Fprintf(t.w, "Lock %q, ttl %v, node timeout %v.\n",
 		r.Lock, time.Duration(r.TTL), time.Duration(r.NodeTimeout))
 }
@@ -64,8 +69,12 @@ func (t textReport) step(number int, s *step) {
 		if r.Op == "lock" || !r.smooth() {
 			t.votes(r.Votes)
 		}
+		op := r.Op
+		if r.Attempt > 1 {
+			op += fmt.Sprintf(", attempt %d", r.Attempt)
+		}
 		line := fmt.Sprintf("%s: %d of %d granted, %d needed, decided in %s",
-			r.Op, r.Granted, len(r.Votes), r.Quorum, span(r.Took))
+			op, r.Granted, len(r.Votes), r.Quorum, span(r.Took))
 		if s.Validity > 0 {
 			line += ", valid for " + span(s.Validity)
 		}
@@ -128,26 +137,29 @@ func (t textReport) check(c check) {
 }
 
 func (t textReport) end(r *report) error {
-	word, text := t.paint(green, "ok"), fmt.Sprintf("all %d steps did what they say, in %s", len(r.Steps), span(r.Took))
+	word, text := t.paint(green, "ok"), fmt.Sprintf("All %d steps did what they say, in %s.", len(r.Steps), span(r.Took))
 	if !r.OK {
-		word, text = t.paint(red, "FAILED"), r.Failed
+		word, text = t.paint(red, "FAILED"), fmt.Sprintf("Stopped at step %d.", len(r.Steps))
 	}
 	_, err := fmt.Fprintf(t.w, "\n%s  %s\n", word, text)
 	return err
 }
 
-// reason is an error in few words: of a network error the row of votes has the
-// address already.
+// reason is an error in few words: what the server said, or what is wrong with
+// the connection to an address that the row shows already.
 func reason(err error) string {
+	var reply redis.Error
 	var network *net.OpError
-	if !errors.As(err, &network) {
-		return err.Error()
-	}
 	var system *os.SyscallError
-	if errors.As(network.Err, &system) {
+	switch {
+	case errors.As(err, &reply):
+		return reply.Error()
+	case errors.As(err, &system):
 		return system.Err.Error()
+	case errors.As(err, &network):
+		return network.Err.Error()
 	}
-	return network.Err.Error()
+	return err.Error()
 }
 
 // span is a duration with the digits that matter to people.
