@@ -77,7 +77,7 @@ func (v Vote) String() string {
 		fmt.Fprintf(&s, " in %v", v.Latency.Round(10*time.Microsecond))
 	}
 	if v.Holder != "" {
-		fmt.Fprintf(&s, " (held by %s)", ownerOf(v.Holder))
+		fmt.Fprintf(&s, " (held by %q)", ownerOf(v.Holder))
 	}
 	if v.Err != nil {
 		fmt.Fprintf(&s, " (%v)", v.Err)
@@ -103,6 +103,23 @@ func (r Round) Count(o Outcome) (n int) {
 		}
 	}
 	return n
+}
+
+// Owner names who has the lock, according to most of those that refused it: by
+// the owner label, else by the beginning of the token or value found under the
+// name. It is empty if nobody refused.
+func (r Round) Owner() (owner string) {
+	seen := make(map[string]int)
+	for _, v := range r.Votes {
+		if v.Holder == "" {
+			continue
+		}
+		seen[v.Holder]++
+		if owner == "" || seen[v.Holder] > seen[owner] {
+			owner = v.Holder
+		}
+	}
+	return ownerOf(owner)
 }
 
 // String prints the round on one line.
@@ -229,7 +246,7 @@ func ownerOf(token string) string {
 		return token[:8] + "…"
 	}
 	if len(token) > most {
-		return fmt.Sprintf("%q…", token[:most])
+		return token[:most] + "…"
 	}
-	return fmt.Sprintf("%q", token)
+	return token
 }

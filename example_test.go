@@ -73,7 +73,7 @@ func ExampleLocker_TryLock() {
 	fmt.Println("held:", errors.Is(err, redlock.ErrHeld))
 	var verdict *redlock.QuorumError
 	if errors.As(err, &verdict) {
-		fmt.Println("by", verdict.Round.Votes[0].Holder[37:]) // behind the UUID and a colon
+		fmt.Println("by", verdict.Round.Owner())
 	}
 
 	if err := lease.Unlock(ctx); err != nil {

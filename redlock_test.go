@@ -163,6 +163,7 @@ func TestQuorumErrorHasOneRowPerNodeOnOneLine(t *testing.T) {
 		assert.Equal(t, 3, q.Round.Quorum)
 		assert.Equal(t, 3, q.Round.Count(Refused))
 		assert.Equal(t, held.Token(), q.Round.Votes[0].Holder)
+		assert.Equal(t, "billing-7", q.Round.Owner())
 		assert.Equal(t, ms(1), q.Round.Votes[0].Latency)
 		assert.Equal(t, "10.0.0.1:6379", q.Round.Votes[0].Node)
 		assert.Equal(t, Pending, q.Round.Votes[3].Outcome, "nobody waited for the node that hangs")
