@@ -31,6 +31,7 @@ const (
 	margin = 500 * time.Millisecond
 )
 
+// demoHelp is what --help says about it.
 const demoHelp = `Starts five embedded Redis nodes on loopback ports and two clients, alice and bob.
 alice takes a lock and bob is refused. Then nodes are killed in the middle of an
 acquire: with three of five the lock is still obtained, with two nobody gets it,
@@ -53,6 +54,7 @@ How to read the votes: a round is decided as soon as enough nodes have granted, 
 the slower ones are 'pending'; what they say later still counts. 'refused' is the
 answer that another owner has the name, 'failed' is no useful answer.`
 
+// demoCommand shows what a quorum lock does, and checks that it does.
 func demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "demo",
@@ -84,7 +86,7 @@ func demoCommand() *cli.Command {
 }
 
 // demoEmbedded is the whole show.
-func demoEmbedded(ctx context.Context, out presenter) (err error) {
+func demoEmbedded(ctx context.Context, out presenter) error {
 	before := runtime.NumGoroutine()
 	nodes, err := startCluster(embeddedNodes)
 	if err != nil {

@@ -121,9 +121,10 @@ func (d *demo) end(_ context.Context, s *step) {
 		}
 	}
 	s.check(open == 0, "no port is open", "%d of %d", open, len(d.nodes))
-	count := runtime.NumGoroutine()
-	for begin := time.Now(); count > d.goroutines && time.Since(begin) < time.Second; count = runtime.NumGoroutine() {
+	begin, count := time.Now(), runtime.NumGoroutine()
+	for count > d.goroutines && time.Since(begin) < time.Second {
 		time.Sleep(time.Millisecond) // the last ones are on their way out
+		count = runtime.NumGoroutine()
 	}
 	s.check(count <= d.goroutines, "no goroutine is left", "%d run, %d ran before", count, d.goroutines)
 }

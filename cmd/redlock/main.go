@@ -1,8 +1,8 @@
 // Command redlock shows what quorum locks do.
 //
-//	redlock demo                                     on embedded nodes, without any set-up
+//	redlock demo                                          on embedded nodes, without any set-up
 //	redlock demo --nodes redis://a,redis://b,redis://c    on real servers
-//	redlock demo --json | jq .ok                     the same for machines
+//	redlock demo --json | jq .ok                          the same for machines
 //
 // It exits with 0 when all went as it should, with 1 when something did not, and
 // with 2 when it was called in a way that makes no sense.
@@ -86,13 +86,14 @@ func onUsageError(_ context.Context, cmd *cli.Command, err error, _ bool) error 
 // message: it may be a URL with a password that --nodes should have been in front
 // of.
 func noArguments(_ context.Context, cmd *cli.Command) error {
-	switch {
-	case !cmd.Args().Present():
+	if !cmd.Args().Present() {
 		return nil
-	case len(cmd.Commands) > 0:
-		return usageError{fmt.Sprintf("no such command; see '%s --help'", cmd.FullName())}
 	}
-	return usageError{fmt.Sprintf("%s takes no arguments, only flags; see '%s --help'", cmd.FullName(), cmd.FullName())}
+	what := cmd.Name + " takes no arguments, only flags"
+	if len(cmd.Commands) > 0 {
+		what = "no such command"
+	}
+	return usageError{fmt.Sprintf("%s; see '%s --help'", what, cmd.FullName())}
 }
 
 var anyURL = regexp.MustCompile(`\S*://\S*`)

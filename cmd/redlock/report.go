@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed58520471/redlock"
@@ -14,15 +15,15 @@ import (
 // report is what a run found out, apart from how it is shown. Its JSON is one
 // document:
 //
-//	ok            everything that was shown did happen
-//	failed        if not: the step and the claim that did not hold
-//	lock          the lock's name
-//	nodes         how many
-//	quorum        how many of them must grant
-//	ttl_ms        of the locks
-//	node_timeout_ms
-//	took_ms
-//	steps         see step; after one that failed there are no others
+//	ok                 everything that was shown did happen
+//	failed             if not: the step and the claim that did not hold
+//	lock               the lock's name
+//	nodes              how many there are
+//	quorum             how many of them must grant
+//	ttl_ms             of the lock, before it is extended
+//	node_timeout_ms    how long a node may take to answer
+//	took_ms            all of it
+//	steps              in their order; after one that failed there are no others
 type report struct {
 	OK          bool    `json:"ok"`
 	Failed      string  `json:"failed,omitempty"`
@@ -137,7 +138,10 @@ func (s *step) take(r redlock.Round) {
 	if len(r.Votes) == 0 {
 		return
 	}
-	s.Round = &round{Op: r.Op, Attempt: r.Attempt, Quorum: r.Quorum, Granted: r.Count(redlock.Granted), Took: millis(r.Took)}
+	s.Round = &round{
+		Op: r.Op, Attempt: r.Attempt, Quorum: r.Quorum,
+		Granted: r.Count(redlock.Granted), Took: millis(r.Took),
+	}
 	for _, v := range r.Votes {
 		row := vote{Node: v.Node, Outcome: v.Outcome.String(), Latency: millis(v.Latency), err: v.Err}
 		if v.Holder != "" {
@@ -172,7 +176,7 @@ func ownerOf(token string) string {
 		return token[uuid+1:]
 	}
 	if len(token) > most {
-		return token[:most] + "…"
+		return strings.ToValidUTF8(token[:most], "") + "…"
 	}
 	return token
 }

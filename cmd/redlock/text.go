@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
@@ -106,7 +107,7 @@ func (t textReport) votes(votes []vote) {
 			code, latency = faint, ""
 		}
 		line := fmt.Sprintf("   node %d  %-*s  %s  %9s  %s", i+1, node, v.Node,
-			t.paint(code, fmt.Sprintf("%-7s", v.Outcome)), latency, v.note())
+			t.paint(code, fmt.Sprintf("%-7s", v.Outcome)), latency, printable(v.note()))
 		fmt.Fprintln(t.w, strings.TrimRight(line, " "))
 	}
 }
@@ -137,12 +138,24 @@ func (t textReport) check(c check) {
 }
 
 func (t textReport) end(r *report) error {
-	word, text := t.paint(green, "ok"), fmt.Sprintf("All %d steps did what they say, in %s.", len(r.Steps), span(r.Took))
+	word := t.paint(green, "ok")
+	text := fmt.Sprintf("All %d steps did what they say, in %s.", len(r.Steps), span(r.Took))
 	if !r.OK {
-		word, text = t.paint(red, "FAILED"), fmt.Sprintf("Stopped at step %d.", len(r.Steps))
+		word = t.paint(red, "FAILED")
+		text = fmt.Sprintf("Stopped at step %d.", len(r.Steps))
 	}
 	_, err := fmt.Fprintf(t.w, "\n%s  %s\n", word, text)
 	return err
+}
+
+// printable keeps a terminal safe from what strangers have stored.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
 }
 
 // reason is an error in few words: what the server said, or what is wrong with
