@@ -135,11 +135,13 @@ func TestAFrozenMajorityIsNoHolderAndKeepsNothing(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	ns := startNodes(t, 5)
 	for name, l := range map[string]*redlock.Locker{
-		"New":  ns.locker(t, redlock.WithNodeTimeout(timeout)),
-		"Open": ns.open(t, "", redlock.WithNodeTimeout(timeout)),
+		"New":     ns.locker(t, redlock.WithNodeTimeout(timeout)),
+		"Open":    ns.open(t, "", redlock.WithNodeTimeout(timeout)),
+		"no pool": newLocker(t, ns.clients(t, pooled(1)), redlock.WithNodeTimeout(timeout)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns.warm(t, l)
+			ns.do(t, "config", "resetstat")
 			ns[:3].each((*server).Stop)
 			for range 2 {
 				begin := time.Now()
@@ -150,6 +152,9 @@ func TestAFrozenMajorityIsNoHolderAndKeepsNothing(t *testing.T) {
 			}
 			ns[:3].each((*server).Cont)
 			ns.eventuallyEmpty(t, timeout+time.Second)
+			for _, n := range ns[:3] {
+				assert.LessOrEqual(t, n.Calls("set"), 2, "the client's own retries are off")
+			}
 		})
 	}
 }

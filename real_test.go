@@ -77,6 +77,12 @@ func as(user, password string) func(int, *redis.Options) {
 	return func(_ int, o *redis.Options) { o.Username, o.Password = user, password }
 }
 
+// pooled limits the pool. A client with a single connection has none to lend, so
+// the Locker can only borrow it command by command.
+func pooled(size int) func(int, *redis.Options) {
+	return func(_ int, o *redis.Options) { o.PoolSize = size }
+}
+
 // locker makes a Locker with default clients, a ttl of 10 s and a node timeout
 // of 1 s; opts come after these.
 func (ns nodes) locker(t *testing.T, opts ...redlock.Option) *redlock.Locker {
@@ -351,7 +357,9 @@ func TestPlainDataUnderTheNameIsAHolder(t *testing.T) {
 
 func TestConnectionsThatTheServerClosedAreReplacedInTheSameRound(t *testing.T) {
 	ns := startNodes(t, 5)
-	for name, l := range map[string]*redlock.Locker{"New": ns.locker(t), "Open": ns.open(t, "")} {
+	for name, l := range map[string]*redlock.Locker{
+		"New": ns.locker(t), "Open": ns.open(t, ""), "no pool": newLocker(t, ns.clients(t, pooled(1))),
+	} {
 		t.Run(name, func(t *testing.T) {
 			ns.warm(t, l)
 			for range 5 {
@@ -399,7 +407,7 @@ func TestClosingLeavesNoGoroutineAndNoKey(t *testing.T) {
 
 // The library cannot know that two addresses are one server, but it sees that a
 // fresh token is there already, and counts one vote.
-func TestOneServerUnderTwoNamesHasOneVote(t *testing.T) {
+func TestTwoAddressesOfOneServerAreOneVote(t *testing.T) {
 	ns := startNodes(t, 2)
 	_, port, err := net.SplitHostPort(ns[0].Addr)
 	require.NoError(t, err)
