@@ -278,6 +278,37 @@ func TestRequestIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
 	})
 }
 
+func TestExtendIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		w.nodes[0].hang.Store(true)
+		for range 3 {
+			require.NoError(t, lease.Extend(t.Context(), time.Minute)) // the first is written, the others wait
+		}
+		before := w.nodes[0].executed("EVAL")
+		time.Sleep(ms(60))
+		w.nodes[0].hang.Store(false)
+		time.Sleep(time.Second)
+		assert.Equal(t, before, w.nodes[0].executed("EVAL"), "their time was over when the node answered again")
+
+		w.nodes[0].hang.Store(true)
+		require.NoError(t, lease.Extend(t.Context(), time.Hour))
+		require.NoError(t, lease.Extend(t.Context(), time.Hour))
+		w.nodes[0].on(func(cmd string, args []string) string {
+			assert.False(t, cmd == "EVALSHA" && args[0] == scripts[extend].Hash(), "an extend was written although a release was asked for")
+			return ""
+		})
+		require.NoError(t, lease.Unlock(t.Context()))
+		w.nodes[0].hang.Store(false)
+		time.Sleep(5 * time.Second)
+		w.requireNoKeys()
+	})
+}
+
 func TestHungNodeStallsNobodyAndPilesNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))

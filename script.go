@@ -133,6 +133,9 @@ func readError(err error) (reply, error) {
 // configuration of the node or of the client, not the moment. (go-redis compares
 // without the leading "ERR ".)
 func incurable(err error) bool {
+	if err == nil { // of most releases; what follows allocates
+		return false
+	}
 	for _, prefix := range [...]string{
 		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
 		"The user executing the script can't", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
