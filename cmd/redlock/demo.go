@@ -104,7 +104,7 @@ func demoEmbedded(ctx context.Context, out presenter) error {
 		{"lock", "alice takes the lock", d.lock},
 		{"refuse", "bob wants the same lock and is refused", d.refuse},
 		{"extend", "alice extends her lease", d.extend},
-		{"unlock", "alice unlocks", d.unlock},
+		{"unlock", "alice unlocks, and bob leaves", d.unlock},
 		{"two-die", "two nodes are killed while alice locks again, and she wins", d.twoDie},
 		{"third-dies", "a third is killed while alice tries once more, and nobody can win", d.thirdDies},
 		{"return", "the nodes come back with their data, and alice wins", d.comeBack},
