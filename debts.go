@@ -63,7 +63,7 @@ func (n *node) owe(c *claim, r reply, incurable bool) {
 		delete(n.debts.of, token)
 		return
 	}
-	d.pause = min(max(2*d.pause, n.dialer.timeout), maxPause*n.dialer.timeout)
+	d.pause = min(max(2*d.pause, n.dialer.timeout/2), maxPause*n.dialer.timeout)
 	d.due = now.Add(d.pause)
 	if n.closing {
 		d.due = now

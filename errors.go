@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // The states that an error can tell. Use errors.Is; an error may match more than
@@ -236,14 +238,12 @@ func quote(s string) string {
 }
 
 // ownerOf is how a message names the owner behind a token: by its label, else by
-// the beginning of the token. Other libraries' values and plain data are shown
-// the same way.
+// its beginning. Other libraries' values are cut the same way: whoever knows the
+// whole of one can release the lock.
 func ownerOf(token string) string {
-	const uuidLen, most = 36, 60
-	if len(token) > uuidLen+1 && token[uuidLen] == ':' {
-		token = token[uuidLen+1:]
-	} else if len(token) == uuidLen {
-		return token[:8] + "…"
+	const uuidLen, most = 36, 8
+	if len(token) > uuidLen+1 && token[uuidLen] == ':' && uuid.Validate(token[:uuidLen]) == nil {
+		return token[uuidLen+1:]
 	}
 	if len(token) > most {
 		return token[:most] + "…"

@@ -14,7 +14,7 @@ import (
 
 func TestLeaseEndsItsLossLeadBeforeItsEndAndStaysLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, ms(10), ms(10), ms(10))
+		w := newWorld(t, ms(2), ms(2), ms(2))
 		var lost []error
 		l := w.locker(WithTTL(time.Second), WithHooks(Hooks{Lost: func(_ context.Context, lease *Lease, err error) {
 			lost = append(lost, err)
@@ -37,10 +37,11 @@ func TestLeaseEndsItsLossLeadBeforeItsEndAndStaysLost(t *testing.T) {
 		assert.Zero(t, lease.Validity())
 		require.Len(t, lost, 1)
 		assert.ErrorIs(t, lost[0], ErrLost)
+		time.Sleep(lead - ms(1)/2)
 		for _, v := range w.keys("a") {
 			assert.Equal(t, lease.Token(), v, "the holder is still stopping")
 		}
-		time.Sleep(lead + ms(11))
+		time.Sleep(ms(3))
 		w.requireNoKeys()
 
 		assert.ErrorIs(t, lease.Extend(t.Context(), time.Second), ErrLost)

@@ -120,6 +120,7 @@ type request struct {
 	ttl   time.Duration // of acquire and extend
 	by    time.Time     // acquire and extend are not written from here on
 
+	asked      time.Time // when it came into the queue
 	state      state
 	prev, next *request
 	blockers   int        // of an acquire: releases that must return first
@@ -319,10 +320,14 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 	return batch
 }
 
-// failAll answers all that waits: there is no connection for it.
-func (n *node) failAll(err error, out *answers) {
-	for n.queue.len > 0 {
-		q := n.queue.pop()
+// failAll answers all that waits and was asked for before begin: there is no
+// connection for it. What came later has not been tried and waits on.
+func (n *node) failAll(begin time.Time, err error, out *answers) {
+	for q := n.queue.head; q != nil; q = n.queue.head {
+		if q.asked.After(begin) {
+			return
+		}
+		n.queue.pop()
 		if q.kind == release {
 			n.settleRelease(q, broken, err, out)
 			continue
@@ -338,10 +343,7 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 	defer n.mu.Unlock()
 	good = true
 	heard := false
-	// Backwards, so that requests that have to be written again keep their order
-	// at the head of the queue.
-	for i := len(batch) - 1; i >= 0; i-- {
-		q := batch[i]
+	for i, q := range batch {
 		r, other, err := read(q.kind, q.claim.lease.token, cmds[i])
 		switch {
 		case r == broken || r == timeout:
@@ -354,10 +356,16 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		}
 		n.learn(q, r, err)
 		if n.again(q, r, err) {
-			n.queue.unpop(q)
 			continue
 		}
 		n.conclude(q, r, other, err, out)
+		batch[i] = nil
+	}
+	// What is to be written again goes back to the head of the queue, in order.
+	for i := len(batch) - 1; i >= 0; i-- {
+		if batch[i] != nil {
+			n.queue.unpop(batch[i])
+		}
 	}
 	if heard && good && (n.trip == 0 || took < n.trip) {
 		n.trip = took
@@ -393,12 +401,9 @@ func (n *node) learn(q *request, r reply, err error) {
 // form that the server may accept, or on another connection. Everything a lane
 // writes can be repeated (an acquire and an extend by their token, a release
 // because we remember that it was unanswered); what must never happen is that
-// somebody repeats it without our knowing.
+// somebody repeats it without our knowing. Whether anybody still wants it is
+// looked at when it is taken from the queue.
 func (n *node) again(q *request, r reply, err error) bool {
-	c := q.claim
-	if q.kind != release && (c.ending || !time.Now().Before(q.by)) {
-		return false
-	}
 	switch r {
 	case noScript:
 		if q.native || q.text {
@@ -417,6 +422,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 	default:
 		return false
 	}
+	c := q.claim
 	switch q.kind {
 	case acquire:
 		c.there, c.silent = r == broken, r == broken
@@ -434,7 +440,8 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		n.settleRelease(q, r, err, out)
 		return
 	case acquire:
-		c.silent = r == broken || r == timeout
+		// An error reply to the second writing leaves the first unanswered.
+		c.silent = r == broken || r == timeout || r == refusal && q.resent
 		c.there = r == yes || r == already || c.silent
 		if r == foreign && n.revive(q, other) {
 			return
@@ -549,7 +556,7 @@ func (n *node) close() {
 	var out answers
 	n.mu.Lock()
 	n.closing, n.closed = true, true
-	n.failAll(ErrClosed, &out)
+	n.failAll(time.Now(), ErrClosed, &out)
 	n.debts.stop()
 	for _, w := range n.idle {
 		w.wake <- struct{}{}

@@ -193,6 +193,83 @@ func TestOwnLeftoverIsNoRefusal(t *testing.T) {
 	})
 }
 
+func TestOwnLeftoverIsNoRefusalWhileItsReleaseIsUnderWayEither(t *testing.T) {
+	// The acquire waits for the connection when the old release falls due, so
+	// both go out together, the acquire first.
+	for down := 100; down <= 1000; down += 50 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			l := w.locker(WithTTL(30*time.Second), WithNodeTimeout(ms(400)))
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			for _, n := range w.nodes[:2] {
+				n.trips.Store(40) // connecting takes as long as attempts do
+				n.kill()
+			}
+			lease.Unlock(t.Context())
+			time.Sleep(ms(down))
+			for _, n := range w.nodes[:2] {
+				n.revive()
+			}
+			next, err := l.With(WithWait(5*time.Second), WithBackoff(Backoff{Min: ms(1), Max: ms(2)}), WithHooks(Hooks{
+				Round: func(_ context.Context, r Round) {
+					assert.Zero(t, r.Count(Refused), "down for %d ms: %v", down, r)
+				},
+			}))
+			require.NoError(t, err)
+			lease, err = next.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			time.Sleep(2 * time.Second)
+			assert.Equal(t, []string{lease.Token(), lease.Token(), lease.Token()}, w.keys("a"))
+		})
+	}
+}
+
+func TestReplyOfALoadingServerDoesNotHideThatTheFirstWritingMayHaveArrived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(90), ms(90)) // the votes that decide come last
+		l := w.locker(WithTTL(30 * time.Second))
+		w.plant("a", time.Minute, 1, 2)
+		w.nodes[0].on(func(cmd string, args []string) string {
+			switch {
+			case cmd == "SET" && args[0] == "a" && w.nodes[0].executed("SET a") == 1:
+				w.nodes[0].cut.Store(true)
+			case cmd == "SET" && args[0] == "a":
+				return "LOADING Redis is loading the dataset in memory"
+			}
+			return ""
+		})
+		_, err := l.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, ErrHeld)
+		time.Sleep(time.Second)
+		assert.Equal(t, 2, w.nodes[0].executed("SET a"))
+		assert.Empty(t, w.keys("a")[0])
+	})
+}
+
+func TestVoteIsNotSpentOnADialThatBeganBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithNodeTimeout(ms(600))) // go-redis dials five times within 400 ms
+		for _, n := range w.nodes {
+			n.kill()
+		}
+		go l.TryLock(t.Context(), "a")
+		time.Sleep(ms(310)) // the fourth of its dials has just failed
+		for _, n := range w.nodes {
+			n.refuse.Store(true)
+		}
+		time.AfterFunc(ms(95), func() { // right after the fifth
+			for _, n := range w.nodes {
+				n.revive()
+			}
+		})
+		lease, err := l.TryLock(t.Context(), "b")
+		require.NoError(t, err, "the nodes came back within its time")
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
 func TestReleaseIsRepeatedUntilALateSetIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
@@ -431,6 +508,7 @@ func TestClientThatIgnoresDeadlinesIsWorkedAround(t *testing.T) {
 		n.mu.Lock()
 		workers := len(n.workers)
 		n.mu.Unlock()
+		assert.Greater(t, workers, 1, "the one that is stuck was replaced")
 		assert.LessOrEqual(t, workers, maxLinks+spareLinks)
 		w.nodes[0].hang.Store(false)
 		time.Sleep(6 * time.Second) // the client's own read timeout and a little

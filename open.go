@@ -81,6 +81,9 @@ func parseURL(text string) (*redis.Options, error) {
 	if u.Scheme != "redis" && u.Scheme != "rediss" {
 		return nil, errors.New("has another scheme; want redis:// or rediss://")
 	}
+	if u.Fragment != "" || u.RawFragment != "" {
+		return nil, errors.New("has a fragment; is a \"#\" in the password percent-encoded?")
+	}
 	if u.Hostname() == "" {
 		return nil, errors.New("names no host; want redis[s]://[user:password@]host:port[/db]")
 	}

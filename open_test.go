@@ -24,6 +24,7 @@ func TestOpenRefusesBadURLsWithoutShowingAnyPartOfThem(t *testing.T) {
 		{"redis://user:%zz" + secret + "@host:6379/0", "percent-encoded"},
 		{"redis://host:6379/" + secret, "cannot be used"},
 		{"redis://host:6379/0?" + secret + "=1", "cannot be used"},
+		{"redis://app:6379#" + secret + "@host", "percent-encoded"},
 		{"redis://host:" + secret, "cannot be parsed"},
 	} {
 		_, err := Open([]string{"redis://127.0.0.1:1", c.url})

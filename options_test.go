@@ -199,6 +199,7 @@ func TestTokensAreFreshAndCarryTheOwner(t *testing.T) {
 		assert.Equal(t, "host-7:42", ownerOf("01234567-0123-0123-0123-0123456789ab:host-7:42"))
 		assert.Equal(t, "01234567…", ownerOf("01234567-0123-0123-0123-0123456789ab"))
 		assert.Equal(t, "data", ownerOf("data"))
+		assert.Equal(t, "bm9uIHVu…", ownerOf("bm9uIHVuZSBwaXBlCg=="), "another library's token")
 	})
 }
 

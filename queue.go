@@ -1,5 +1,7 @@
 package redlock
 
+import "time"
+
 // queue is a list of requests that can be left from the middle: a caller that
 // gives up takes its request out, so what waits for a node that hangs is only
 // what somebody still wants.
@@ -9,6 +11,7 @@ type queue struct {
 }
 
 func (l *queue) push(q *request) {
+	q.asked = time.Now()
 	q.state = queued
 	q.prev, q.next = l.tail, nil
 	if l.tail == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -437,6 +438,22 @@ func TestSilentReplyIsNoQuorumAndNeverHeldOrLost(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		w.requireNoKeys()
+	})
+}
+
+func TestTimeoutOfADialIsNotTheCallersDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379", DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			return nil, fmt.Errorf("dialling: %w", context.DeadlineExceeded)
+		}})
+		defer client.Close()
+		l, err := New([]redis.UniversalClient{client})
+		require.NoError(t, err)
+		defer l.Close()
+		_, err = l.TryLock(t.Context(), "a")
+		assert.ErrorIs(t, err, ErrNoQuorum)
+		assert.ErrorContains(t, err, "dialling")
+		assert.NotErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
 

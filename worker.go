@@ -225,6 +225,7 @@ func (w *worker) connect() bool {
 	n := w.n
 	ctx, cancel := context.WithTimeout(n.ctx, n.patient)
 	defer cancel()
+	begin := time.Now()
 	l, err := n.dialer.open(ctx)
 
 	var out answers
@@ -242,7 +243,7 @@ func (w *worker) connect() bool {
 		n.refused = err
 		n.stats.ConnectFailures++
 		if !n.linked() {
-			n.failAll(err, &out)
+			n.failAll(begin, err, &out)
 			n.heard(false)
 		}
 	}
