@@ -102,53 +102,6 @@ func (l *Lease) Done() <-chan struct{} {
 	return l.lifetime().Done()
 }
 
-// Context returns a copy of parent that ends with the lease: its cause is then
-// what Err says. Work under the lock should use it. It carries the lease for
-// FromContext.
-//
-// The context is told by the local clock, without asking any node, and so it
-// ends before another client can obtain the lock. It cannot stop work that
-// does not look at it.
-func (l *Lease) Context(parent context.Context) context.Context {
-	if parent == nil {
-		parent = background
-	}
-	if l == nil {
-		ctx, cancel := context.WithCancelCause(parent)
-		cancel(errNilLease)
-		return ctx
-	}
-	parent = context.WithValue(parent, leaseKey{}, l)
-	parent = context.WithValue(parent, heldKey{l.locker.root, l.name}, l)
-	ctx, cancel := context.WithCancelCause(parent)
-	life := l.lifetime()
-	if life.Err() != nil {
-		cancel(context.Cause(life))
-		return ctx
-	}
-	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	context.AfterFunc(ctx, func() { stop() }) // the parent ended first: the lease need not remember
-	return ctx
-}
-
-type (
-	leaseKey struct{}
-	heldKey  struct {
-		root *root
-		name string
-	}
-)
-
-// FromContext returns the innermost lease whose Context ctx is or descends from,
-// as inside Do; nil, on which every method is safe, when there is none.
-func FromContext(ctx context.Context) *Lease {
-	if ctx == nil {
-		return nil
-	}
-	l, _ := ctx.Value(leaseKey{}).(*Lease)
-	return l
-}
-
 // Extend sets the lease's end to ttl from now. It only lengthens: a ttl that
 // would end earlier changes nothing. Like an acquire it needs a quorum of nodes
 // that still hold the token, and counts from before it was sent.
@@ -412,20 +365,6 @@ func (l *Lease) abandon() {
 	}
 	defer leave()
 	l.release(nil)
-}
-
-// lifetime is the context that ends with the lease, made when first asked for.
-func (l *Lease) lifetime() context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.life == nil {
-		l.life, l.endLife = context.WithCancelCause(background)
-	}
-	l.look()
-	if l.err != nil {
-		l.endLife(l.err)
-	}
-	return l.life
 }
 
 func (l *Lease) wrap(k kind, err error) error {

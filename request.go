@@ -1,0 +1,105 @@
+package redlock
+
+import (
+	"fmt"
+	"time"
+)
+
+// A claim is what one token has on one node. All below node is guarded by the
+// node's mutex.
+type claim struct {
+	lease *Lease
+	node  *node
+	index int
+
+	acquire *request // until it returned
+	release *request // asked for, waits until nothing of the token is flying
+	flying  int      // acquires and extends that were written and have not returned
+	there   bool     // the key may be there: a SET was written and not denied
+	silent  bool     // a SET was written and never answered; it may still land
+	ending  bool     // a release was asked for
+	unheard bool     // a release was written and never answered
+}
+
+type kind uint8
+
+const (
+	acquire kind = iota
+	extend
+	release
+)
+
+func (k kind) String() string { return [...]string{"lock", "extend", "unlock"}[k] }
+
+// A request is one command for one node, from the asking to the answer.
+type request struct {
+	kind  kind
+	claim *claim
+	round *round        // where the answer counts; nil for a release that nobody waits for
+	ttl   time.Duration // of acquire and extend
+	by    time.Time     // acquire and extend are not written from here on
+
+	asked      time.Time // when it came into the queue
+	state      state
+	prev, next *request
+	blockers   int        // of an acquire: releases that must return first
+	blocked    []*request // of a release: acquires that wait for it
+	writes     int
+	native     bool // this writing is the native command
+	text       bool // this writing carries the script's text
+	resent     bool // it was written again after a broken connection
+	revived    bool // it was refused by a leftover of our own and tried again
+}
+
+type state uint8
+
+const (
+	parked  state = iota // waits for another request to return
+	queued               // waits for a worker
+	written              // in an exchange
+	done                 // answered or dropped
+)
+
+// answers are votes found while the node's mutex was held. They are delivered
+// after it is free, so that no lock is held while another is taken.
+type answers []answer
+
+type answer struct {
+	q    *request
+	vote Vote
+}
+
+func (as answers) deliver() {
+	for _, a := range as {
+		if a.q.round != nil {
+			a.q.round.answer(a.q.claim.index, a.vote)
+		}
+	}
+}
+
+// errNoAnswer is a vote that did not come in time. It is not the end of any
+// context.
+type errNoAnswer struct {
+	after time.Duration
+	why   string // what is known of the reason
+}
+
+func (e errNoAnswer) Error() string {
+	s := fmt.Sprintf("no answer within %v", e.after)
+	if e.why != "" {
+		s += ", " + e.why
+	}
+	return s
+}
+
+var (
+	errNotSent    = opaque{"not sent: the node did not take it in time"}
+	errGivenUp    = opaque{"not sent: given up"}
+	errFull       = opaque{fmt.Sprintf("not sent: %d requests are waiting for the node", maxQueue)}
+	errNotThere   = opaque{"not there"}
+	errNeverThere = opaque{"was never there"}
+	errForeign    = opaque{"another token is there"}
+	errWrongType  = opaque{"the key holds another type of value"}
+	errTwice      = opaque{"this server is in the list under another name too and must not vote twice"}
+	errLeftover   = opaque{"an earlier attempt of this client is not cleared yet"}
+)

@@ -1,0 +1,178 @@
+package redlock
+
+import "time"
+
+// settle takes in the replies of one batch. It returns false when the connection
+// is no good any more.
+func (n *node) settle(batch []*request, cmds []command, took time.Duration, out *answers) (good bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	good = true
+	heard := false
+	for i, q := range batch {
+		r, other, err := read(q.kind, q.claim.lease.token, cmds[i])
+		switch {
+		case r == broken || r == timeout:
+			good = false
+		case err != nil && stale(err):
+			good = false
+			fallthrough
+		default:
+			heard = true
+		}
+		n.learn(q, r, err)
+		if n.again(q, r, err) {
+			continue
+		}
+		n.conclude(q, r, other, err, out)
+		batch[i] = nil
+	}
+	// What is to be written again goes back to the head of the queue, in order.
+	for i := len(batch) - 1; i >= 0; i-- {
+		if batch[i] != nil {
+			n.queue.unpop(batch[i])
+		}
+	}
+	if heard && good && (n.trip == 0 || took < n.trip) {
+		n.trip = took
+	}
+	n.heard(heard)
+	return good
+}
+
+// learn updates what is known about the server.
+func (n *node) learn(q *request, r reply, err error) {
+	switch r {
+	case broken:
+		n.stats.Broken++
+	case timeout:
+		n.stats.Timeouts++
+	case noScript:
+		n.server.scripts[q.kind] = false
+	case refusal:
+		switch {
+		case q.native && tooOld(err):
+			n.server.old = true
+		case !q.native && !q.text && shaDenied(err):
+			n.server.noSHA = true
+		}
+	default:
+		if !q.native {
+			n.server.scripts[q.kind] = true
+		}
+	}
+}
+
+// again tells whether a request is to be written once more, at once: in another
+// form that the server may accept, or on another connection. Everything a lane
+// writes can be repeated (an acquire and an extend by their token, a release
+// because we remember that it was unanswered); what must never happen is that
+// somebody repeats it without our knowing. Whether anybody still wants it is
+// looked at when it is taken from the queue.
+func (n *node) again(q *request, r reply, err error) bool {
+	switch r {
+	case noScript:
+		if q.native || q.text {
+			return false
+		}
+	case refusal:
+		if !(q.native && tooOld(err) || !q.native && !q.text && shaDenied(err)) {
+			return false
+		}
+	case broken:
+		if q.resent {
+			return false
+		}
+		q.resent = true
+		n.stats.Resent++
+	default:
+		return false
+	}
+	c := q.claim
+	switch q.kind {
+	case acquire:
+		c.there, c.silent = r == broken, r == broken
+	case release:
+		c.unheard = c.unheard || r == broken
+	}
+	return true
+}
+
+// conclude turns a reply into a vote and into what is now known of the claim.
+func (n *node) conclude(q *request, r reply, other string, err error, out *answers) {
+	c := q.claim
+	switch q.kind {
+	case release:
+		n.settleRelease(q, r, err, out)
+		return
+	case acquire:
+		// An error reply to the second writing leaves the first unanswered.
+		c.silent = r == broken || r == timeout || r == refusal && q.resent
+		c.there = r == yes || r == already || c.silent
+		if r == foreign && n.revive(q, other) {
+			return
+		}
+		if r == already && !q.resent {
+			// The token is fresh and this was its first writing here, so it came
+			// in by another door.
+			n.finish(q, Vote{Outcome: Failed, Err: errTwice, permanent: true}, out)
+			return
+		}
+	}
+	switch r {
+	case yes, already:
+		n.finish(q, Vote{Outcome: Granted}, out)
+	case foreign:
+		v := Vote{Outcome: Refused, Holder: other, Err: err}
+		if q.kind == acquire && n.debts.of[other] != nil {
+			v = Vote{Outcome: Failed, Err: errLeftover}
+		}
+		n.finish(q, v, out)
+	case absent:
+		n.finish(q, Vote{Outcome: Refused, Err: errNotThere}, out)
+	default:
+		n.finish(q, Vote{Outcome: Failed, Err: err, permanent: incurable(err)}, out)
+	}
+}
+
+// revive handles a refusal that shows a dead token of our own, a leftover whose
+// release was never confirmed: it is no refusal. The release goes out again and
+// the acquire waits for it.
+func (n *node) revive(q *request, token string) bool {
+	d := n.debts.of[token]
+	if d == nil || q.revived || q.claim.ending {
+		return false
+	}
+	q.revived = true
+	q.state = parked
+	r := n.repay(d)
+	r.blocked = append(r.blocked, q)
+	q.blockers = 1
+	return true
+}
+
+// settleRelease concludes a release: what it means for the vote, and whether it
+// has to be repeated.
+func (n *node) settleRelease(q *request, r reply, err error, out *answers) {
+	c := q.claim
+	n.returned(q)
+	v := Vote{Outcome: Failed, Err: err, permanent: incurable(err)}
+	switch r {
+	case yes:
+		v = Vote{Outcome: Granted}
+	case absent, foreign:
+		v = Vote{Outcome: Refused, Err: errNotThere}
+		if r == foreign {
+			v.Err = errForeign
+		}
+		if c.unheard {
+			// It was ours until an earlier release that nobody answered.
+			v = Vote{Outcome: Granted}
+		}
+	case broken, timeout:
+		c.unheard = c.unheard || q.writes > 0
+	}
+	n.finish(q, v, out)
+	n.owe(c, r, incurable(err))
+	n.checkDrained()
+}
