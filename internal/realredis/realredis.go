@@ -184,6 +184,7 @@ func (s *Server) start(port string) error {
 		"--bind", "127.0.0.1", "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no",
 	}, s.args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = noOrphan()
 	if err := cmd.Start(); err != nil {
 		return err
 	}
