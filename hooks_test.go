@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,9 +19,12 @@ func TestHooksSeeEveryOperationAndEveryRoundInTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(2), ms(3))
 		type span struct{}
+		var mu sync.Mutex
 		var seen []string
 		note := func(ctx context.Context, format string, args ...any) {
 			id, _ := ctx.Value(span{}).(string)
+			mu.Lock()
+			defer mu.Unlock()
 			seen = append(seen, id+": "+fmt.Sprintf(format, args...))
 		}
 		hooks := Hooks{
@@ -56,6 +60,7 @@ func TestHooksSeeEveryOperationAndEveryRoundInTheirContext(t *testing.T) {
 		_, err = l.TryLock(t.Context(), "b")
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		assert.Equal(t, []string{
 			`lock: round lock "a" attempt 1, 2 granted, 0 refused`,
 			`lock: done "a", lease true, error false`,
@@ -116,6 +121,7 @@ func TestLogNamesWhatMattersAndNoToken(t *testing.T) {
 		_, err = l.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 
 		text := out.String()
 		for _, want := range []string{

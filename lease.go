@@ -53,6 +53,23 @@ func (l *Lease) Token() string {
 	return l.token
 }
 
+// String names the lease and says whether it is held, without the token.
+func (l *Lease) String() string {
+	if l == nil {
+		return "lease <nil>"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := l.look()
+	if l.err != nil {
+		return fmt.Sprintf("lease %s: over", quote(l.name))
+	}
+	return fmt.Sprintf("lease %s: valid for %v", quote(l.name), left)
+}
+
+// GoString is String, so that no way of printing a lease shows its token.
+func (l *Lease) GoString() string { return l.String() }
+
 // Until is the time at which the lease ends unless it is extended, by this
 // machine's clock: the moment up to which a quorum of nodes is certain to keep
 // others out. For deciding whether to go on, use Validity, Err or Context, which
@@ -185,8 +202,8 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 //     so few nodes that one outage since prevents that, a quorum is free of it.
 //   - ErrLost: the lease was over before; if nodes report it, on so many that no
 //     quorum had it. Somebody else may have held the lock since. (A node whose
-//     connection broke before it answered, and that has no key when asked again,
-//     counts as having deleted it.)
+//     connection broke before it answered counts as having deleted the key if
+//     that is gone when it is asked again.)
 //   - ErrNoQuorum: too few nodes answered; keys may stay until their ttl ends.
 //   - ErrClosed: the Locker was closed and released the lock then.
 //

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -412,6 +413,21 @@ func TestNilLeaseIsALostOne(t *testing.T) {
 	assert.ErrorIs(t, context.Cause(lease.Context(ctx)), ErrLost)
 	assert.Nil(t, FromContext(ctx))
 	assert.ErrorIs(t, FromContext(ctx).Err(), ErrLost)
+}
+
+func TestPrintingALeaseShowsNoToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(2), ms(2), ms(2))
+		lease, err := w.locker().TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+			assert.Equal(t, `lease "a": valid for 9.896s`, fmt.Sprintf(verb, lease))
+		}
+		require.NoError(t, lease.Unlock(t.Context()))
+		assert.Equal(t, `lease "a": over`, lease.String())
+		lease = nil
+		assert.Equal(t, "lease <nil>", lease.String())
+	})
 }
 
 func TestContextFollowsItsParentAndTheLease(t *testing.T) {

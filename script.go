@@ -138,7 +138,7 @@ func incurable(err error) bool {
 	}
 	for _, prefix := range [...]string{
 		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
-		"The user executing the script can't", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
+		"The user executing the script can't", "ACL failure in script", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true
