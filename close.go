@@ -108,7 +108,7 @@ func (l *Locker) closeSibling() error {
 	rounds := make([]*round, len(leases))
 	for i, lease := range leases {
 		lease.end(ErrClosed)
-		rounds[i] = newRound(release, lease, l.cfg.clock.start(), 0, l.cfg.nodeTimeout)
+		rounds[i] = newRound(release, "close", lease, l.cfg.clock.start(), 0, l.cfg.nodeTimeout)
 		lease.release(rounds[i])
 	}
 	var faults []error
@@ -157,5 +157,5 @@ func (r *root) forget(l *Lease) {
 func (l *Lease) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.finish(fmt.Errorf("redlock: lease %s: %w", quote(l.name), why))
+	l.finish(leaseError{"lease", l.name, why, ""})
 }

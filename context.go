@@ -8,7 +8,8 @@ import "context"
 //
 // The context is told by the local clock, without asking any node, and so it
 // ends before another client can obtain the lock. It cannot stop work that
-// does not look at it.
+// does not look at it. It has no deadline of its own, because the lease can be
+// extended; Validity tells what is left.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = background

@@ -3,12 +3,18 @@
 //
 //	locker, err := redlock.Open([]string{"redis://a:6379", "redis://b:6379", "redis://c:6379"})
 //	…
-//	lease, err := locker.Lock(ctx, "orders/42")
+//	err = locker.Do(ctx, "orders/42", func(ctx context.Context) error {
+//		return ship(ctx) // this ctx ends when the lock does
+//	})
+//
+// or, with the lease in hand,
+//
+//	lease, err := locker.Lock(ctx, "orders/42") // TryLock tries once
 //	if err != nil {
 //		return err
 //	}
 //	defer lease.Unlock(ctx)
-//	return work(lease.Context(ctx)) // ends when the lease does
+//	return ship(lease.Context(ctx))
 //
 // # The algorithm
 //
@@ -19,9 +25,9 @@
 //	  │◄── elapsed ──►│◄────────────────── validity ──────────────────►│◄─ drift ─►│
 //	  │ a ✓   b ✓   c ✓  work here, and only here                       stop        a may expire
 //
-// It costs the quorum-th fastest round trip; a minority of nodes that hang, are
-// down or slow is not noticeable. When the quorum fails, everything is released,
-// also on nodes that never answered.
+// Once connected it costs the quorum-th fastest round trip; a minority of nodes
+// that hang, are down or slow is not noticeable. When the quorum fails,
+// everything is released, also on nodes that never answered.
 //
 // # What it promises, and what not
 //
@@ -32,7 +38,7 @@
 //     for a ttl after a restart, evicts nothing, and is not a failover group
 //     whose replica may lack the vote;
 //   - all clients name the same nodes;
-//   - the holder stops when its context ends.
+//   - the holder stops when its context ends, and before anybody calls Close.
 //
 // No lock with a time limit can stop a holder that is paused and then goes on.
 // Where the work cannot tolerate that, the resource has to refuse the late one,

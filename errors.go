@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -60,12 +61,15 @@ func (o Outcome) String() string {
 	return [...]string{"pending", "granted", "refused", "failed"}[o]
 }
 
+// MarshalText is String, for logs and JSON.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
 // Vote is one node's row in a Round.
 type Vote struct {
 	Node    string        // the node's address, never its password
-	Outcome Outcome       //
+	Outcome Outcome       // what it said
 	Latency time.Duration // from the start of the round to this answer; 0 while Pending
-	Holder  string        // of a refused lock: the value found under the name
+	Holder  string        `json:"-"` // of a refused lock: the value found under the name, a secret of its owner
 	Err     error         // why Failed, or more about Refused; never a context error
 
 	permanent bool // a failure that trying again cannot cure
@@ -89,9 +93,9 @@ func (v Vote) String() string {
 
 // Round is the record of one round of votes: one request to every node.
 type Round struct {
-	Op      string        // "lock", "extend" or "unlock"
+	Op      string        // "lock", "trylock", "extend", "unlock" or "close"
 	Name    string        // of the lock
-	Attempt int           // of a lock: the first is 1; else 0
+	Attempt int           // of lock and trylock: the first is 1; else 0
 	Quorum  int           // votes needed
 	Took    time.Duration // from the start of the round to its verdict
 	Votes   []Vote        // one row per node, in the order in which they were given
@@ -109,7 +113,7 @@ func (r Round) Count(o Outcome) (n int) {
 
 // Owner names who has the lock, according to most of those that refused it: by
 // the owner label, else by the beginning of the token or value found under the
-// name. It is empty if nobody refused.
+// name. It is empty if none of them showed a value.
 func (r Round) Owner() (owner string) {
 	seen := make(map[string]int)
 	for _, v := range r.Votes {
@@ -137,6 +141,9 @@ func (r Round) String() string {
 	return s.String()
 }
 
+// LogValue is String: it shows no token.
+func (r Round) LogValue() slog.Value { return slog.StringValue(r.String()) }
+
 // QuorumError is the verdict of a round that was not won, with the votes behind
 // it. It matches its class (ErrHeld, ErrNoQuorum, ErrExpired or ErrLost) and the
 // causes of the nodes that failed.
@@ -147,7 +154,11 @@ type QuorumError struct {
 
 // Error prints class and votes on one line.
 func (e *QuorumError) Error() string {
-	return fmt.Sprintf("redlock: %s %s: %v (%v)", e.Round.Op, quote(e.Round.Name), e.class, e.Round)
+	s := fmt.Sprintf("redlock: %s %s: %v", e.Round.Op, quote(e.Round.Name), e.class)
+	if e.Round.Attempt > 1 {
+		s += fmt.Sprintf(" after %d attempts", e.Round.Attempt)
+	}
+	return fmt.Sprintf("%s (%v)", s, e.Round)
 }
 
 // Unwrap gives the class first, then the cause of every failed node.

@@ -78,7 +78,11 @@ func (c *config) lost(ctx context.Context, lease *Lease, err error) {
 // Debug, what was refused at Info, and what points to trouble (no quorum, a
 // lease lost) at Warn. Tokens are not logged, since whoever knows one can
 // release the lock.
+// A nil log is slog.Default().
 func LogHooks(log *slog.Logger) Hooks {
+	if log == nil {
+		log = slog.Default()
+	}
 	type begin struct{}
 	return Hooks{
 		Start: func(ctx context.Context, _ Op) context.Context {

@@ -71,9 +71,9 @@ func TestHooksSeeEveryOperationAndEveryRoundInTheirContext(t *testing.T) {
 			`lock: round lock "a" attempt 1, 0 granted, 2 refused`,
 			`lock: round lock "a" attempt 2, 0 granted, 2 refused`,
 			`lock: done "a", lease false, error true`,
-			`trylock: round lock "a" attempt 1, 0 granted, 2 refused`,
+			`trylock: round trylock "a" attempt 1, 0 granted, 2 refused`,
 			`trylock: done "a", lease false, error true`,
-			`trylock: round lock "b" attempt 1, 2 granted, 0 refused`,
+			`trylock: round trylock "b" attempt 1, 2 granted, 0 refused`,
 			`trylock: done "b", lease true, error false`,
 			`trylock: lost "b"`,
 		}, seen)

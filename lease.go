@@ -140,11 +140,11 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if l == nil {
 		return errNilLease
 	}
-	ttl = ttl.Truncate(time.Millisecond)
 	cfg := &l.locker.cfg
 	if err := cfg.checkTTL(ttl); err != nil {
 		return err
 	}
+	ttl = ttl.Truncate(time.Millisecond)
 	op := Op{"extend", l.name}
 	ctx = cfg.start(ctx, op)
 	err := l.extend(ctx, ttl)
@@ -167,7 +167,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	defer leave()
 
 	start := cfg.clock.start()
-	r := newRound(extend, l, start, ttl, cfg.nodeTimeout)
+	r := newRound(extend, "extend", l, start, ttl, cfg.nodeTimeout)
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(l.claims))
 	for i := range l.claims {
@@ -186,7 +186,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 		return nil
 	case t.class() == refused:
 		err := &QuorumError{Round: r.record(0), class: ErrLost}
-		l.lose(fmt.Errorf("redlock: lease %s: %w: gone or taken over on %d of %d nodes", quote(l.name), ErrLost, t.refused, t.nodes))
+		l.lose(leaseError{"lease", l.name, ErrLost, fmt.Sprintf("gone or taken over on %d of %d nodes", t.refused, t.nodes)})
 		return err
 	}
 	return &QuorumError{Round: r.record(0), class: ErrNoQuorum}
@@ -224,7 +224,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	l.unlocked = make(chan struct{})
 	l.look()
 	before := l.err
-	l.finish(fmt.Errorf("redlock: lease %s: %w", quote(l.name), ErrReleased))
+	l.finish(leaseError{"lease", l.name, ErrReleased, ""})
 	l.mu.Unlock()
 
 	cfg := &l.locker.cfg
@@ -243,7 +243,7 @@ func (l *Lease) unlock(ctx context.Context, before error) error {
 		return l.wrap(release, err)
 	}
 	defer leave()
-	r := newRound(release, l, cfg.clock.start(), 0, cfg.nodeTimeout)
+	r := newRound(release, "unlock", l, cfg.clock.start(), 0, cfg.nodeTimeout)
 	l.release(r)
 	t, _ := r.wait(nil, nil, nil, nil)
 	cfg.round(ctx, r, 0)
@@ -317,7 +317,7 @@ func (l *Lease) look() time.Duration { return l.lookAt(l.locker.cfg.clock.look()
 func (l *Lease) lookAt(now instant) time.Duration {
 	left := validity(l.vouches, l.quorum(), now)
 	if l.held && left <= l.locker.cfg.lead() {
-		l.finish(fmt.Errorf("redlock: lease %s: %w: its time is over", quote(l.name), ErrLost))
+		l.finish(leaseError{"lease", l.name, ErrLost, "its time is over"})
 		l.timer.Reset(0) // the rest of what a loss means is done there
 	}
 	return left
@@ -384,9 +384,31 @@ func (l *Lease) abandon() {
 	l.release(nil)
 }
 
+// wrap says during which operation an error occurred.
 func (l *Lease) wrap(k kind, err error) error {
+	if e, ok := err.(leaseError); ok {
+		e.op = k.String()
+		return e
+	}
 	return fmt.Errorf("redlock: %v %s: %w", k, quote(l.name), err)
 }
+
+// leaseError says why a lease may not act any more.
+type leaseError struct {
+	op, name string
+	state    error // ErrLost, ErrReleased or ErrClosed
+	why      string
+}
+
+func (e leaseError) Error() string {
+	s := fmt.Sprintf("redlock: %s %s: %v", e.op, quote(e.name), e.state)
+	if e.why != "" {
+		s += ": " + e.why
+	}
+	return s
+}
+
+func (e leaseError) Unwrap() error { return e.state }
 
 var (
 	errNilLease   = fmt.Errorf("redlock: nil lease: %w", ErrLost)

@@ -573,7 +573,7 @@ func TestQueueIsBoundedAndReleasesAlwaysFit(t *testing.T) {
 	n := &node{asked: map[string][]*request{}, workers: map[*worker]struct{}{}, connecting: 1, debts: debts{of: map[string]*debt{}}}
 	lease := &Lease{name: "a", token: "t", claims: make([]claim, 1)}
 	lease.claims[0] = claim{lease: lease, node: n}
-	r := newRound(release, lease, instant{}, 0, 0)
+	r := newRound(release, "unlock", lease, instant{}, 0, 0)
 	for range maxQueue {
 		n.push(&request{kind: extend, claim: &lease.claims[0], round: r})
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,15 +20,16 @@ import (
 //	redis://[user:password@]host:port[/db]
 //	rediss://…    the same over TLS
 //
-// with clients of its own, set up for locking, which Close closes. It connects
-// to nothing yet. Faults in the URLs and options are reported at once, in an
+// with clients of its own, set up for locking, which Close closes. (Private
+// certificate authorities, client certificates and whatever else a URL cannot say
+// need clients made by hand, and New.) It connects to nothing yet. Faults in the URLs and options are reported at once, in an
 // error that matches ErrInvalid and never shows any part of a URL, since that
 // may hold a password.
 func Open(urls []string, opts ...Option) (*Locker, error) {
-	cfg, err := defaults().apply(opts, false)
-	options, urlErr := parseURLs(urls)
-	if err := errors.Join(urlErr, err); err != nil {
-		return nil, err
+	cfg, faults := defaults().apply(opts, false)
+	options, urlFaults := parseURLs(urls)
+	if faults = append(urlFaults, faults...); len(faults) > 0 {
+		return nil, joinInvalid(faults)
 	}
 	clients := make([]redis.UniversalClient, len(options))
 	owned := make([]*redis.Client, len(options))
@@ -45,12 +48,10 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-func parseURLs(urls []string) ([]*redis.Options, error) {
+func parseURLs(urls []string) (options []*redis.Options, faults []error) {
 	if len(urls) == 0 {
-		return nil, invalid("no nodes; want at least 1")
+		return nil, []error{errNoNodes}
 	}
-	var faults []error
-	options := make([]*redis.Options, 0, len(urls))
 	seen := make(map[string]int)
 	for i, text := range urls {
 		o, err := parseURL(text)
@@ -64,32 +65,31 @@ func parseURLs(urls []string) ([]*redis.Options, error) {
 		seen[o.Addr] = i
 		options = append(options, o)
 	}
-	if len(faults) > 0 {
-		return nil, joinInvalid(faults)
-	}
-	return options, nil
+	return options, faults
 }
 
 // parseURL says in its own words what is wrong: the errors of the parsers quote
 // pieces of the URL, and with an unescaped "/" or "@" a piece of the password can
 // end up as port, path or host.
 func parseURL(text string) (*redis.Options, error) {
+	const want = "; want redis[s]://[user:password@]host:port[/db]"
+	if !strings.HasPrefix(text, "redis://") && !strings.HasPrefix(text, "rediss://") {
+		return nil, errors.New("does not begin with redis:// or rediss://" + want)
+	}
 	u, err := url.Parse(text)
 	if err != nil {
 		return nil, errors.New("cannot be parsed; are special characters in the password percent-encoded?")
 	}
-	if u.Scheme != "redis" && u.Scheme != "rediss" {
-		return nil, errors.New("has another scheme; want redis:// or rediss://")
+	if u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("has a parameter or fragment, which is not understood; " +
+			"are \"?\" and \"#\" in the password percent-encoded?")
 	}
-	if u.Fragment != "" || u.RawFragment != "" {
-		return nil, errors.New("has a fragment; is a \"#\" in the password percent-encoded?")
-	}
-	if u.Hostname() == "" {
-		return nil, errors.New("names no host; want redis[s]://[user:password@]host:port[/db]")
+	if port, err := strconv.Atoi(u.Port()); u.Hostname() == "" || u.Port() != "" && (err != nil || port < 1 || port > 65535) {
+		return nil, errors.New("names no host and port" + want)
 	}
 	o, err := redis.ParseURL(text)
 	if err != nil {
-		return nil, errors.New("has a database or parameter that cannot be used; want redis[s]://[user:password@]host:port[/db]")
+		return nil, errors.New("has a database that is no number" + want)
 	}
 	return o, nil
 }

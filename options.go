@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// defaultTTL: a crashed holder blocks others for seconds, not minutes, and
-	// three renewals fit in while a node timeout passes.
+	// defaultTTL: a crashed holder blocks others for seconds, not minutes, and a
+	// lease lasts twenty node timeouts, which leaves room to extend it.
 	defaultTTL = 10 * time.Second
 
 	// maxTTL keeps every sum of times far from overflow. A lock that should
@@ -64,8 +64,8 @@ type Option struct {
 func WithTTL(ttl time.Duration) Option {
 	return Option{name: "ttl", set: func(c *config) error {
 		c.ttl = ttl.Truncate(time.Millisecond)
-		if ttl <= 0 {
-			return fmt.Errorf("ttl is %v; want more than 0", ttl)
+		if ttl < time.Millisecond {
+			return fmt.Errorf("ttl is %v; want at least %v", ttl, time.Millisecond)
 		}
 		return nil
 	}}
@@ -174,8 +174,7 @@ func WithHooks(h Hooks) Option {
 }
 
 // apply sets the options and checks how they go together.
-func (c config) apply(opts []Option, sibling bool) (config, error) {
-	var faults []error
+func (c config) apply(opts []Option, sibling bool) (_ config, faults []error) {
 	for _, o := range opts {
 		if o.set == nil {
 			continue
@@ -191,13 +190,10 @@ func (c config) apply(opts []Option, sibling bool) (config, error) {
 	if len(faults) == 0 {
 		faults = c.faults(c.ttl)
 	}
-	if len(faults) > 0 {
-		return c, joinInvalid(faults)
-	}
 	if c.nodeTimeout == 0 {
 		c.nodeTimeout = max(c.ttl/20, minNodeTimeout)
 	}
-	return c, nil
+	return c, faults
 }
 
 // faults checks a ttl, of the Locker or of one extension, against the rest.
@@ -226,7 +222,7 @@ func (c config) checkTTL(ttl time.Duration) error {
 		return invalid("ttl is %v; want at least %v", ttl, time.Millisecond)
 	}
 	c.leastDrift = 0 // it was checked for the ttl that it was set with
-	if faults := c.faults(ttl); len(faults) > 0 {
+	if faults := c.faults(ttl.Truncate(time.Millisecond)); len(faults) > 0 {
 		return joinInvalid(faults)
 	}
 	return nil

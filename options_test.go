@@ -19,10 +19,11 @@ func TestBadOptionsNameTheValueAndTheBound(t *testing.T) {
 		opts []Option
 		says []string
 	}{
-		{[]Option{WithTTL(0)}, []string{"ttl is 0s", "more than 0"}},
-		{[]Option{WithTTL(-1)}, []string{"ttl is -1ns", "more than 0"}},
+		{[]Option{WithTTL(0)}, []string{"ttl is 0s", "at least 1ms"}},
+		{[]Option{WithTTL(-1)}, []string{"ttl is -1ns", "at least 1ms"}},
 		{[]Option{WithTTL(-ms(5))}, []string{"ttl is -5ms"}},
-		{[]Option{WithTTL(1)}, []string{"ttl is 0s", "drift margin 2ms", "1ms to remain"}},
+		{[]Option{WithTTL(ms(1) / 2)}, []string{"ttl is 500µs", "at least 1ms"}},
+		{[]Option{WithTTL(ms(1))}, []string{"ttl is 1ms", "drift margin 2.01ms", "1ms to remain"}},
 		{[]Option{WithTTL(ms(3))}, []string{"ttl is 3ms", "drift margin 2.03ms", "1ms to remain"}},
 		{[]Option{WithTTL(maxTTL + time.Second)}, []string{"ttl is 8760h0m1s", "at most 8760h0m0s"}},
 		{[]Option{WithTTL(math.MaxInt64)}, []string{"at most 8760h0m0s"}},
@@ -64,19 +65,19 @@ func TestGoodOptionsGoTogether(t *testing.T) {
 		{WithOwner("host-7/日本")}, {WithWait(0)}, {WithBackoff(Backoff{})}, {WithHooks(Hooks{})},
 		{WithLossLead(9 * time.Second)},
 	} {
-		cfg, err := defaults().apply(opts, false)
-		require.NoError(t, err)
+		cfg, faults := defaults().apply(opts, false)
+		require.Empty(t, faults)
 		assert.Positive(t, cfg.voteBound())
 		assert.Positive(t, cfg.span(cfg.ttl)-cfg.lead())
 		assert.LessOrEqual(t, cfg.voteBound()+cfg.lead()+drift(cfg.ttl, cfg.leastDrift), cfg.ttl)
 	}
-	cfg, err := defaults().apply(nil, false)
-	require.NoError(t, err)
+	cfg, faults := defaults().apply(nil, false)
+	require.Empty(t, faults)
 	assert.Equal(t, 10*time.Second, cfg.ttl)
 	assert.Equal(t, ms(500), cfg.nodeTimeout)
 	assert.Equal(t, ms(51), cfg.lead())
-	cfg, err = defaults().apply([]Option{WithTTL(500 * time.Millisecond)}, false)
-	require.NoError(t, err)
+	cfg, faults = defaults().apply([]Option{WithTTL(500 * time.Millisecond)}, false)
+	require.Empty(t, faults)
 	assert.Equal(t, ms(50), cfg.nodeTimeout)
 }
 

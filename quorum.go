@@ -81,6 +81,7 @@ func (t *tally) add(o Outcome) {
 // A round collects the votes on one request that went to every node.
 type round struct {
 	kind  kind
+	op    string // as in Op.Kind
 	lease *Lease
 	start instant
 	ttl   time.Duration // of lock and extend: what a granting node vouches for
@@ -96,8 +97,8 @@ type round struct {
 	over  bool // the caller has its verdict; later votes only concern the lease
 }
 
-func newRound(k kind, l *Lease, start instant, ttl, bound time.Duration) *round {
-	r := &round{kind: k, lease: l, start: start, ttl: ttl, bound: bound, news: make(chan struct{}, 1)}
+func newRound(k kind, op string, l *Lease, start instant, ttl, bound time.Duration) *round {
+	r := &round{kind: k, op: op, lease: l, start: start, ttl: ttl, bound: bound, news: make(chan struct{}, 1)}
 	r.votes = make([]Vote, len(l.claims))
 	r.tally.nodes = len(l.claims)
 	for i := range l.claims {
@@ -142,8 +143,8 @@ func (r *round) close() tally {
 func (r *round) expire() tally {
 	excuses := make([]error, len(r.votes))
 	for i := range r.lease.claims {
-		if !r.answered(i) {
-			excuses[i] = errNoAnswer{r.bound, r.lease.claims[i].node.trouble()}
+		if n := r.lease.claims[i].node; !r.answered(i) {
+			excuses[i] = errNoAnswer{r.bound, r.bound < n.dialer.timeout, n.trouble()}
 		}
 	}
 	r.mu.Lock()
@@ -234,7 +235,7 @@ func (r *round) record(attempt int) Round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Round{
-		Op: r.kind.String(), Name: r.lease.name, Attempt: attempt, Quorum: quorumOf(r.tally.nodes),
+		Op: r.op, Name: r.lease.name, Attempt: attempt, Quorum: quorumOf(r.tally.nodes),
 		Took: time.Since(r.start.mono), Votes: append([]Vote(nil), r.votes...),
 	}
 }

@@ -113,7 +113,7 @@ func TestRoundTellsItsCallerAtTheDecidingVoteAndNotBefore(t *testing.T) {
 		var walk func(path []Outcome)
 		walk = func(path []Outcome) {
 			if len(path) == n {
-				r := newRound(release, &Lease{claims: fakeClaims(n)}, instant{}, 0, 0)
+				r := newRound(release, "unlock", &Lease{claims: fakeClaims(n)}, instant{}, 0, 0)
 				for i, o := range path {
 					before := r.state()
 					r.answer(i, Vote{Outcome: o})
@@ -139,7 +139,7 @@ func TestRoundTellsItsCallerAtTheDecidingVoteAndNotBefore(t *testing.T) {
 }
 
 func TestRoundCountsTheFirstAnswerOfANodeOnly(t *testing.T) {
-	r := newRound(release, &Lease{claims: fakeClaims(3)}, instant{}, 0, 0)
+	r := newRound(release, "unlock", &Lease{claims: fakeClaims(3)}, instant{}, 0, 0)
 	r.answer(0, Vote{Outcome: Granted})
 	r.answer(0, Vote{Outcome: Granted})
 	assert.Equal(t, tally{nodes: 3, granted: 1}, r.state())

@@ -49,9 +49,9 @@ type root struct {
 // overrides their timeouts and retries only for what it sends itself. It borrows
 // up to eight connections of a client's pool, and leaves at least one.
 func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
-	cfg, err := defaults().apply(opts, false)
-	if err := errors.Join(checkClients(clients), err); err != nil {
-		return nil, err
+	cfg, faults := defaults().apply(opts, false)
+	if faults = append(checkClients(clients), faults...); len(faults) > 0 {
+		return nil, joinInvalid(faults)
 	}
 	r := &root{
 		leases:  make(map[*Lease]struct{}),
@@ -64,11 +64,10 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	return r.locker, nil
 }
 
-func checkClients(clients []redis.UniversalClient) error {
+func checkClients(clients []redis.UniversalClient) (faults []error) {
 	if len(clients) == 0 {
-		return invalid("no nodes; want at least 1")
+		return []error{errNoNodes}
 	}
-	var faults []error
 	seen := make(map[redis.UniversalClient]int)
 	for i, c := range clients {
 		v := reflect.ValueOf(c)
@@ -87,11 +86,10 @@ func checkClients(clients []redis.UniversalClient) error {
 		}
 		seen[c] = i
 	}
-	if len(faults) > 0 {
-		return joinInvalid(faults)
-	}
-	return nil
+	return faults
 }
+
+var errNoNodes = errors.New("no nodes; want at least 1")
 
 // connectFactor makes room for what connecting costs: DNS, TCP, TLS, HELLO and
 // AUTH are several round trips where a command is one.
@@ -116,10 +114,15 @@ func newNode(client redis.UniversalClient, index int, timeout time.Duration, gro
 // themselves (WithNodeTimeout) are an error. Closing a sibling ends its own
 // leases and waits only.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
-	cfg, err := l.cfg.apply(opts, true)
-	if err != nil {
-		return nil, err
+	cfg, faults := l.cfg.apply(opts, true)
+	if len(faults) > 0 {
+		return nil, joinInvalid(faults)
 	}
+	leave, err := l.enter()
+	if err != nil {
+		return nil, fmt.Errorf("redlock: with: %w", err)
+	}
+	leave()
 	return &Locker{root: l.root, cfg: cfg, closed: make(chan struct{})}, nil
 }
 
@@ -131,15 +134,20 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 //   - an error of ctx: ctx ended first. It also matches the class of the last
 //     round, if one was completed.
 //   - ErrClosed: the Locker was closed.
-//   - ErrInvalid: the name or ctx cannot be used. Nothing was sent.
+//   - ErrInvalid: the name or ctx cannot be used: a name has 1 byte to 1 MiB and
+//     does not begin with "redlock:fence:", which is reserved. Nothing was sent.
+//   - ErrHeld without votes: ctx descends from the Context of a lease on this
+//     very name, and waiting would be for ever. Locks are not re-entrant.
 //   - ErrHeld, ErrNoQuorum or ErrExpired, in a *QuorumError with the votes of the
-//     last round: a limit is used up; or more tries are pointless: ErrNoQuorum
-//     with nodes that deny access, ErrHeld when ctx descends from the Context of
-//     a lease on this very name.
+//     last round: a limit is used up, or nodes that deny access make more tries
+//     pointless.
 //
 // After any error nothing of this call stays on a node: what may have been
 // stored is released, in the background, and waits there for the answers that
-// are still missing.
+// are still missing; what cannot be released ends with its ttl.
+//
+// Waiting is by trying again after a random pause, see Backoff; there is no queue.
+// A name under which another type of value is stored counts as held.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.observed(ctx, Op{"lock", name}, l.cfg.maxAttempts, l.cfg.wait)
 }
@@ -172,7 +180,8 @@ func (l *Locker) lock(ctx context.Context, op Op, attempts int, wait time.Durati
 	}
 	defer leave()
 	if own, ok := ctx.Value(heldKey{l.root, op.Name}).(*Lease); ok && own.Err() == nil {
-		return nil, fmt.Errorf("redlock: %s %s: %w: by the lease that this context comes from", op.Kind, quote(op.Name), ErrHeld)
+		return nil, fmt.Errorf("redlock: %s %s: %w: by the lease that this context comes from, and locks are not re-entrant",
+			op.Kind, quote(op.Name), ErrHeld)
 	}
 	begin := time.Now()
 	var last *QuorumError
@@ -180,7 +189,7 @@ func (l *Locker) lock(ctx context.Context, op Op, attempts int, wait time.Durati
 		if ctx.Err() != nil {
 			return nil, &waitError{op.Kind, op.Name, n - 1, contextErr(ctx), last}
 		}
-		lease, verdict, err := l.attempt(ctx, op.Name, n)
+		lease, verdict, err := l.attempt(ctx, op, n)
 		switch {
 		case lease != nil:
 			return lease, nil
@@ -224,10 +233,10 @@ func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
 // attempt is one round with a token of its own. It gives a lease, a verdict, or
 // the error that ended the wait. Without a lease everything is released again:
 // that is asked for here, in order behind what was sent, and done by the lanes.
-func (l *Locker) attempt(ctx context.Context, name string, n int) (*Lease, *QuorumError, error) {
-	lease := l.newLease(name)
+func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumError, error) {
+	lease := l.newLease(op.Name)
 	start := l.cfg.clock.start() // before the first byte
-	r := newRound(acquire, lease, start, l.cfg.ttl, l.cfg.voteBound())
+	r := newRound(acquire, op.Kind, lease, start, l.cfg.ttl, l.cfg.voteBound())
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(lease.claims))
 	for i := range requests {
@@ -289,8 +298,11 @@ func (l *Locker) newLease(name string) *Lease {
 // when fn panics or ends its goroutine. fn must stop when its context ends.
 //
 // The error is Lock's, without fn having run; or fn's, joined with ErrLost if
-// the lock was lost meanwhile. An unlock that did not reach a quorum is told to
-// Hooks only: the work was done under the lock, and the ttl frees it.
+// the lock was lost meanwhile, or ErrClosed if Close took it away. Test these
+// two before the context's errors: fn's own error is then usually
+// context.Canceled (context.Cause(ctx) in fn says more). An unlock that did not
+// reach a quorum is told to Hooks only: the work was done under the lock, and
+// the ttl frees it.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return invalid("the function is nil")
@@ -300,7 +312,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 		return err
 	}
 	defer func() {
-		if unlockErr := lease.Unlock(ctx); errors.Is(unlockErr, ErrLost) {
+		if unlockErr := lease.Unlock(ctx); errors.Is(unlockErr, ErrLost) || errors.Is(unlockErr, ErrClosed) {
 			err = errors.Join(err, unlockErr)
 		}
 	}()

@@ -737,7 +737,11 @@ func TestOneServerUnderTwoNamesHasOneVote(t *testing.T) {
 		l := w.locker(WithMaxAttempts(3))
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err, "two servers are a quorum of three")
-		require.NoError(t, lease.Unlock(t.Context()))
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		w.nodes[2].Del("a")
+		assert.Error(t, lease.Extend(t.Context(), time.Hour), "one server is not")
+		assert.Less(t, lease.Validity(), time.Minute)
+		lease.Unlock(t.Context())
 		w.nodes[2].kill()
 		_, err = l.Lock(t.Context(), "a")
 		assert.ErrorIs(t, err, ErrNoQuorum)
@@ -875,6 +879,10 @@ func TestDoHoldsTheLockAroundTheFunction(t *testing.T) {
 		assert.ErrorIs(t, err, ErrLost)
 
 		assert.ErrorIs(t, l.Do(t.Context(), "a", nil), ErrInvalid)
+
+		err = l.Do(t.Context(), "a", func(ctx context.Context) error { l.Close(); <-ctx.Done(); return oops })
+		assert.ErrorIs(t, err, oops)
+		assert.ErrorIs(t, err, ErrClosed)
 	})
 }
 

@@ -19,6 +19,7 @@ type claim struct {
 	silent  bool     // a SET was written and never answered; it may still land
 	ending  bool     // a release was asked for
 	unheard bool     // a release was written and never answered
+	twice   bool     // the server had the token by another name and has voted there
 }
 
 type kind uint8
@@ -81,11 +82,15 @@ func (as answers) deliver() {
 // context.
 type errNoAnswer struct {
 	after time.Duration
+	cut   bool   // shorter than the node timeout, because of the ttl
 	why   string // what is known of the reason
 }
 
 func (e errNoAnswer) Error() string {
 	s := fmt.Sprintf("no answer within %v", e.after)
+	if e.cut {
+		s += ", all that the ttl leaves"
+	}
 	if e.why != "" {
 		s += ", " + e.why
 	}

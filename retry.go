@@ -15,8 +15,8 @@ import (
 // contender from coming back before the others could have finished. A Backoff
 // is a plain value: it has no state and can be shared.
 type Backoff struct {
-	Min    time.Duration // longest first pause; default 10 ms
-	Max    time.Duration // cap of the growing pause; default 250 ms
+	Min    time.Duration // the first pause, before its random half; default 10 ms
+	Max    time.Duration // where the pauses stop growing, unless attempts are slow; default 250 ms
 	Factor float64       // growth from pause to pause, at least 1; default 2
 }
 
@@ -42,7 +42,7 @@ func (b Backoff) fill() Backoff {
 func (b Backoff) check() error {
 	switch {
 	case b.Min < 0:
-		return fmt.Errorf("back-off: Min is %v; want more than 0", b.Min)
+		return fmt.Errorf("back-off: Min is %v; want more than 0, or 0 for the default", b.Min)
 	case b.Max < b.Min:
 		return fmt.Errorf("back-off: Max is %v; want at least Min, %v", b.Max, b.Min)
 	case !(b.Factor >= 1):

@@ -115,9 +115,14 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		if r == already && !q.resent {
 			// The token is fresh and this was its first writing here, so it came
 			// in by another door.
+			c.twice = true
 			n.finish(q, Vote{Outcome: Failed, Err: errTwice, permanent: true}, out)
 			return
 		}
+	}
+	if q.kind == extend && c.twice {
+		n.finish(q, Vote{Outcome: Failed, Err: errTwice}, out)
+		return
 	}
 	switch r {
 	case yes, already:
