@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/seed58520471/redlock"
 	"github.com/urfave/cli/v3"
 )
@@ -29,42 +29,66 @@ const (
 
 	// margin is what a busy machine may add to any bound on time that is checked.
 	margin = 500 * time.Millisecond
+
+	// namePrefix begins the random names on real servers. It is for access rules.
+	namePrefix = "redlock-demo/"
+
+	nodesVariable = "REDLOCK_NODES"
 )
 
 // demoHelp is what --help says about it.
-const demoHelp = `Starts five embedded Redis nodes on loopback ports and two clients, alice and bob.
-alice takes a lock and bob is refused. Then nodes are killed in the middle of an
-acquire: with three of five the lock is still obtained, with two nobody gets it,
-and when the nodes come back all is well again, and no key is left anywhere.
+const demoHelp = `Starts five embedded Redis nodes on loopback ports and two clients, alice
+and bob. alice takes a lock and bob is refused. Then nodes are killed in the
+middle of an acquire: with three of five the lock is still obtained, with two
+nobody gets it, and when the nodes come back all is well again, and no key is
+left anywhere.
 
-With --nodes it uses your servers instead, and kills nothing: lock, refuse, extend,
-unlock, all on one random name, which is released again. Put a password's special
-characters in percent-encoding; it is never shown.
+With --nodes it uses your servers instead, and kills nothing: lock, refuse,
+extend, unlock, all on one name, which is released again. The name is random
+and begins with ` + namePrefix + `, unless --name sets another; take one that
+nothing else locks. A last look at each node by itself finds those that the
+quorum did without, and servers that are listed twice; these are warnings.
 
-Every claim is checked. The exit code is 0 if all were true, 1 if one was not, and
-2 for a call that makes no sense. Colours are for terminals, unless NO_COLOR is set.
+A URL is redis[s]://[user:password@]host:port[/db], with a password's special
+characters in percent-encoding. Others on the machine can see a command line:
+put URLs with a password into the variable ` + nodesVariable + `, which stands
+in for --nodes. No output shows a password.
+
+Every claim is checked. The exit code is 0 if all were true, warnings or not,
+1 if one was not, and 2 for a call that makes no sense. Colours are for
+terminals, unless NO_COLOR is set.
 
 Examples:
    redlock demo
    redlock demo --json | jq '.steps[] | {step, ok, granted: .round.granted}'
-   redlock demo --nodes redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379
-   redlock demo --nodes "rediss://app:$PW@eu:6379,rediss://app:$PW@us:6379,rediss://app:$PW@ap:6379"
+   redlock demo --nodes redis://eu:6379,redis://us:6379,redis://ap:6379
+   export ` + nodesVariable + `="$(cat nodes.secret)"
+   redlock demo --name app/check
+   redlock demo --json | jq -e '.ok and .warnings == []'
 
-How to read the votes: a round is decided as soon as enough nodes have granted, so
-the slower ones are 'pending'; what they say later still counts. 'refused' is the
-answer that another owner has the name, 'failed' is no useful answer.`
+How to read the votes: a round is decided as soon as enough nodes have
+granted, so the slower ones are 'pending'; what they say later still counts.
+'refused' is the answer that another owner has the name, 'failed' is no
+useful answer, and a node that the lock was never sent to is 'not asked' to
+unlock.`
 
 // demoCommand shows what a quorum lock does, and checks that it does.
 func demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "demo",
-		Usage:       "lock, refuse, kill nodes, recover: see it happen, and have it checked",
-		UsageText:   "redlock demo [--json] [--nodes URL,URL,URL]",
+		Usage:       "lock, refuse, kill nodes, recover, and check it all",
+		UsageText:   "redlock demo [--json] [--nodes URL,URL,URL [--name NAME]]",
 		Description: demoHelp,
 		Flags: []cli.Flag{
 			&cli.StringFlag{
-				Name:  "nodes",
-				Usage: "use the servers at `URL,URL,…`, each redis[s]://[user:password@]host:port[/db]",
+				Name:    "nodes",
+				Usage:   "use the servers at `URL,URL,…`",
+				Sources: cli.EnvVars(nodesVariable),
+			},
+			&cli.StringFlag{
+				Name:        "name",
+				Usage:       "the lock's `NAME` there",
+				DefaultText: namePrefix + "<random>",
 			},
 			&cli.BoolFlag{
 				Name:  "json",
@@ -77,8 +101,19 @@ func demoCommand() *cli.Command {
 			if cmd.Bool("json") {
 				out = jsonReport{cmd.Root().Writer}
 			}
-			if cmd.IsSet("nodes") {
-				return demoRemote(ctx, out, strings.Split(cmd.String("nodes"), ","))
+			nodes, name := cmd.String("nodes"), namePrefix+rand.Text()
+			if cmd.IsSet("name") {
+				name = cmd.String("name")
+			}
+			switch {
+			case cmd.IsSet("nodes") && nodes == "":
+				// It may be a variable that was to be filled in. The embedded nodes
+				// would say that all is well.
+				return misuse(cmd, "--nodes or "+nodesVariable+" is set, and names no node")
+			case cmd.IsSet("nodes"):
+				return demoRemote(ctx, out, strings.Split(nodes, ","), name)
+			case cmd.IsSet("name"):
+				return misuse(cmd, "--name needs --nodes or "+nodesVariable)
 			}
 			return demoEmbedded(ctx, out)
 		},
@@ -113,13 +148,16 @@ func demoEmbedded(ctx context.Context, out presenter) error {
 }
 
 // demoRemote is the part of the show that harms nothing.
-func demoRemote(ctx context.Context, out presenter, urls []string) error {
-	d, err := newDemo(urls, "redlock-demo/"+uuid.NewString(), remoteTimeout)
+func demoRemote(ctx context.Context, out presenter, urls []string, name string) error {
+	d, err := newDemo(urls, name, remoteTimeout)
 	if err != nil {
 		return err
 	}
 	defer d.close()
-	d.report.where = "given with --nodes"
+	if err := d.checkName(); err != nil {
+		return err
+	}
+	d.report.where = "on servers of your own"
 	return d.play(ctx, out, []act{
 		{"lock", "alice takes the lock", d.lock},
 		{"refuse", "bob wants the same lock and is refused", d.refuse},
@@ -132,6 +170,7 @@ func demoRemote(ctx context.Context, out presenter, urls []string) error {
 // demo is one run: two clients of the same nodes.
 type demo struct {
 	report      report
+	urls        []string
 	name        string // of the lock
 	nodeTimeout time.Duration
 	alice, bob  *client
@@ -152,9 +191,9 @@ type client struct {
 }
 
 func newDemo(urls []string, name string, nodeTimeout time.Duration) (*demo, error) {
-	d := &demo{name: name, nodeTimeout: nodeTimeout, report: report{
+	d := &demo{urls: urls, name: name, nodeTimeout: nodeTimeout, report: report{
 		Lock: name, Nodes: len(urls), Quorum: len(urls)/2 + 1,
-		TTL: millis(ttl), NodeTimeout: millis(nodeTimeout),
+		TTL: millis(ttl), NodeTimeout: millis(nodeTimeout), Warnings: []warning{},
 	}}
 	var err error
 	if d.alice, err = newClient("alice", urls, nodeTimeout); err != nil {
@@ -192,6 +231,17 @@ func (c *client) round() redlock.Round {
 	return r
 }
 
+// checkName gives the library's verdict on the lock's name. In a context that has
+// ended nothing is sent.
+func (d *demo) checkName() error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := d.alice.TryLock(ended, d.name); errors.Is(err, redlock.ErrInvalid) {
+		return err
+	}
+	return nil
+}
+
 // close ends what a run that was broken off has left open.
 func (d *demo) close() {
 	d.alice.Close()
@@ -223,6 +273,9 @@ func (d *demo) play(ctx context.Context, out presenter, acts []act) error {
 			r.Failed = s.failed()
 			break
 		}
+	}
+	if r.Failed == "" && d.nodes == nil {
+		d.rollCall(ctx)
 	}
 	r.OK, r.Took = r.Failed == "", millis(time.Since(begin))
 	if err := out.end(r); err != nil {

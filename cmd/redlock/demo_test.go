@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -20,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(&logging.VoidLogger{})
+	os.Unsetenv(nodesVariable)
 	os.Exit(m.Run())
 }
 
@@ -34,6 +36,7 @@ func invoke(ctx context.Context, args ...string) (code int, stdout, stderr strin
 type document struct {
 	OK     bool
 	Failed string
+	Lock   string
 	Nodes  int
 	Quorum int
 	Took   float64 `json:"took_ms"`
@@ -55,6 +58,7 @@ type document struct {
 		Validity float64 `json:"validity_ms"`
 		Error    string
 	}
+	Warnings []warning
 }
 
 func parse(t *testing.T, text string) (d document) {
@@ -91,6 +95,7 @@ func TestTheDemoDoesWhatItSays(t *testing.T) {
 
 	d := parse(t, out)
 	d.requireOK(t, "lock", "refuse", "extend", "unlock", "two-die", "third-dies", "return", "end")
+	assert.Equal(t, []warning{}, d.Warnings)
 	assert.Equal(t, 5, d.Nodes)
 	assert.Equal(t, 3, d.Quorum)
 	assert.Positive(t, d.Took)
@@ -121,6 +126,7 @@ func TestTheDemoIsPlainTextUnlessOnATerminal(t *testing.T) {
 	assert.NotContains(t, out, "\x1b")
 	assert.NotContains(t, out, "FAILED")
 	assert.Contains(t, out, "All 8 steps did what they say")
+	assertNarrow(t, out)
 
 	columns := make(map[int]int)
 	for line := range strings.Lines(out) {
@@ -161,6 +167,8 @@ func TestTheDemoLeavesNothingOnRealServers(t *testing.T) {
 		if format == "--json=true" {
 			d := parse(t, out)
 			d.requireOK(t, "lock", "refuse", "extend", "unlock", "end")
+			assert.Equal(t, []warning{}, d.Warnings)
+			assert.Regexp(t, "^redlock-demo/.{20}", d.Lock)
 			assert.Equal(t, 3, d.Nodes)
 			assert.Equal(t, 2, d.Quorum)
 		}
@@ -182,6 +190,111 @@ func TestADeadMinorityIsShownAndDoesNotMatter(t *testing.T) {
 	d := parse(t, out)
 	d.requireOK(t, "lock", "refuse", "extend", "unlock", "end")
 	assert.NotEqual(t, "granted", d.Steps[0].Round.Votes[1].Outcome)
+	require.Len(t, d.Warnings, 1)
+	assert.Equal(t, servers[1].Addr, d.Warnings[0].Node)
+
+	code, out, errs = invoke(t.Context(), "demo", "--nodes", nodesFlag(servers, ""))
+	require.Equal(t, exitOK, code, out+errs)
+	assertNarrow(t, out)
+	assert.Regexp(t, `\nok  All 5 steps .*\nwarning  node 2 \(`+servers[1].Addr+`\) never voted: .*\n$`, out)
+}
+
+// startNodes starts embedded nodes that stand in for real ones.
+func startNodes(t *testing.T, n int) cluster {
+	t.Helper()
+	nodes, err := startCluster(n)
+	require.NoError(t, err)
+	t.Cleanup(nodes.stop)
+	return nodes
+}
+
+// A quorum of the other two hides each of these, and often so fast that no row of
+// the steps says more than "pending".
+func TestAFaultThatTheQuorumHidesIsAWarning(t *testing.T) {
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer mute.Close()
+	nodes := startNodes(t, 3)
+	nodes[2].kill()
+	first, second := nodes.urls()[0], nodes.urls()[1]
+	twin := strings.Replace(first, "127.0.0.1", "localhost", 1)
+	for _, tc := range []struct {
+		name, third, want string
+	}{
+		{"down", nodes.urls()[2], "^never voted: .*refused"},
+		{"mute", "redis://" + mute.Addr().String(), "^never voted: .*(no answer|timeout)"},
+		{"misspelt", "redis://redlock.invalid:1", "^never voted: ."},
+		{"listed twice", twin, "^is the same server as node 1 and must not vote twice$"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, out, errs := invoke(t.Context(), "demo", "--json", "--nodes", strings.Join([]string{first, second, tc.third}, ","))
+			require.Equal(t, exitOK, code, out+errs)
+			d := parse(t, out)
+			d.requireOK(t, "lock", "refuse", "extend", "unlock", "end")
+			require.Len(t, d.Warnings, 1)
+			assert.Equal(t, 3, d.Warnings[0].Number)
+			assert.Equal(t, tc.third, "redis://"+d.Warnings[0].Node)
+			assert.Regexp(t, tc.want, d.Warnings[0].Text)
+		})
+	}
+	assert.Empty(t, nodes.keys(anyNode))
+}
+
+func TestUnlockDoesNotAskANodeThatNeverHadTheLock(t *testing.T) {
+	nodes := startNodes(t, 3)
+	nodes[0].kill()
+	code, out, errs := invoke(t.Context(), "demo", "--json", "--nodes", strings.Join(nodes.urls(), ","))
+	require.Equal(t, exitOK, code, out+errs)
+	v := parse(t, out).Steps[3].Round.Votes[0]
+	assert.Equal(t, "not asked", v.Outcome)
+	assert.Equal(t, "it never had the lock", v.Error)
+	assert.Zero(t, v.Latency)
+
+	_, out, _ = invoke(t.Context(), "demo", "--nodes", strings.Join(nodes.urls(), ","))
+	assert.Regexp(t, `   node 1  127\.0\.0\.1:\d+  not asked +it never had the lock\n`, out)
+}
+
+func TestOneNodeIsSingular(t *testing.T) {
+	code, out, errs := invoke(t.Context(), "demo", "--nodes", startNodes(t, 1).urls()[0])
+	require.Equal(t, exitOK, code, out+errs)
+	for _, want := range []string{"1 node, ", "needs 1 vote.\n", ": 1 node\n", ": 1 refuses\n"} {
+		assert.Contains(t, out, want)
+	}
+	assert.NotRegexp(t, `\b1 (nodes[,\n]|votes|refuse\n|do\n)`, out)
+}
+
+func TestNodesCanComeFromTheEnvironment(t *testing.T) {
+	nodes := startNodes(t, 3)
+	t.Setenv(nodesVariable, strings.Join(nodes.urls(), ","))
+	code, out, errs := invoke(t.Context(), "demo", "--json")
+	require.Equal(t, exitOK, code, out+errs)
+	assert.Equal(t, 3, parse(t, out).Nodes)
+
+	code, out, errs = invoke(t.Context(), "demo", "--json", "--nodes", nodes.urls()[1])
+	require.Equal(t, exitOK, code, out+errs)
+	assert.Equal(t, 1, parse(t, out).Nodes, "the flag comes first")
+}
+
+func TestANameMakesTheDemoFitAccessRules(t *testing.T) {
+	servers := realredis.Start(t, 3, "--user", "default", "on", "nopass", "~app/*", "+@all")
+	for _, tc := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"--name", "app/check"}, exitOK},
+		{nil, exitFailed},
+	} {
+		args := append([]string{"demo", "--json", "--nodes", nodesFlag(servers, "")}, tc.args...)
+		code, out, errs := invoke(t.Context(), args...)
+		require.Equal(t, tc.code, code, out+errs)
+		if d := parse(t, out); tc.code == exitOK {
+			d.requireOK(t, "lock", "refuse", "extend", "unlock", "end")
+			assert.Equal(t, "app/check", d.Lock)
+			assert.Empty(t, d.Warnings)
+		} else {
+			assert.Contains(t, out, "NOPERM")
+		}
+	}
 }
 
 func TestAWrongPasswordFailsTheDemoAndIsNotShown(t *testing.T) {
@@ -191,7 +304,7 @@ func TestAWrongPasswordFailsTheDemoAndIsNotShown(t *testing.T) {
 		assert.Equal(t, exitFailed, code)
 		assert.Contains(t, out, "WRONGPASS")
 		assert.NotContains(t, out+errs, "wr0ng")
-		assert.Contains(t, errs, "step lock: it is not so that alice has the lock: ErrNoQuorum")
+		assert.Contains(t, errs, "step lock: claim does not hold: alice has the lock (ErrNoQuorum)\n")
 		if format == "--json=true" {
 			d := parse(t, out)
 			assert.False(t, d.OK)

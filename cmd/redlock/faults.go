@@ -77,7 +77,7 @@ func (d *demo) died(s *step, fates map[int]fate, toll toll, verdict time.Duratio
 		case s.Round != nil && s.Round.Votes[i].Outcome == redlock.Granted.String():
 			s.check(false, claim, "its vote was counted")
 		default:
-			s.check(at < verdict, claim, "at %s, verdict at %s", span(millis(at)), span(millis(verdict)))
+			s.check(at < verdict, claim, "at %s of %s", span(millis(at)), span(millis(verdict)))
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (d *demo) died(s *step, fates map[int]fate, toll toll, verdict time.Duratio
 // release. She must not be kept out by her own leftovers.
 func (d *demo) comeBack(ctx context.Context, s *step) {
 	stale := len(d.nodes.keys(anyNode))
-	s.check(stale == 2, "nodes 3 and 5 have died with a vote stored", "%d keys", stale)
+	s.check(stale == 2, "nodes 3 and 5 have died with a vote stored", "%s", plural(stale, "key", "keys"))
 	var errs []error
 	for _, e := range d.nodes {
 		if e.down.Load() {
@@ -100,7 +100,7 @@ func (d *demo) comeBack(ctx context.Context, s *step) {
 	lease, err := d.alice.Lock(ctx, d.name)
 	s.take(d.alice.round())
 	refused := s.Round.count(redlock.Refused)
-	s.check(refused == 0, "no node refuses alice because of her own old votes", "%d do", refused)
+	s.check(refused == 0, "no node refuses alice because of her own old votes", "%s", plural(refused, "does", "do"))
 	if s.holds("alice", lease, err) && s.succeeds("a quorum confirms her unlock", lease.Unlock(ctx)) {
 		s.empties(d, anyNode, "no key is left on any node, long before the ttl")
 	}
@@ -110,7 +110,7 @@ func (d *demo) comeBack(ctx context.Context, s *step) {
 func (d *demo) end(_ context.Context, s *step) {
 	s.succeeds("alice closes, and no node owes a release", d.alice.Close())
 	left := d.nodes.keys(anyNode)
-	s.check(len(left) == 0, "no key is on any node", "%d keys", len(left))
+	s.check(len(left) == 0, "no key is on any node", "%s", plural(len(left), "key", "keys"))
 	d.nodes.stop()
 	open := 0
 	for _, e := range d.nodes {

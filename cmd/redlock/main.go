@@ -2,6 +2,7 @@
 //
 //	redlock demo                                          on embedded nodes, without any set-up
 //	redlock demo --nodes redis://a,redis://b,redis://c    on real servers
+//	REDLOCK_NODES=redis://a,redis://b,redis://c redlock demo
 //	redlock demo --json | jq .ok                          the same for machines
 //
 // It exits with 0 when all went as it should, with 1 when something did not, and
@@ -59,7 +60,7 @@ func app(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:  "redlock",
 		Usage: "locks that a quorum of independent Redis nodes agrees on",
-		Description: "Start with the demo. It needs nothing but this program, and takes less than a second:\n\n" +
+		Description: "Start with the demo. It needs this program alone, and less than a second:\n\n" +
 			"   redlock demo\n\n" +
 			"'redlock <command> --help' tells more about a command.",
 		Commands:        []*cli.Command{demoCommand()},
@@ -79,12 +80,16 @@ func (e usageError) Error() string { return e.text }
 
 // onUsageError keeps the parser's message short, without the help around it.
 func onUsageError(_ context.Context, cmd *cli.Command, err error, _ bool) error {
-	return usageError{fmt.Sprintf("%s; see '%s --help'", hideURLs(err.Error()), cmd.FullName())}
+	return misuse(cmd, hideURLs(err.Error()))
 }
 
-// noArguments refuses what is left on the command line. It is not repeated in the
-// message: it may be a URL with a password that --nodes should have been in front
-// of.
+func misuse(cmd *cli.Command, what string) error {
+	return usageError{fmt.Sprintf("%s; see '%s --help'", what, cmd.FullName())}
+}
+
+// noArguments refuses what is left on the command line. Only what looks like a
+// command is repeated in the message: it may be a URL with a password that --nodes
+// should have been in front of.
 func noArguments(_ context.Context, cmd *cli.Command) error {
 	if !cmd.Args().Present() {
 		return nil
@@ -92,9 +97,14 @@ func noArguments(_ context.Context, cmd *cli.Command) error {
 	what := cmd.Name + " takes no arguments, only flags"
 	if len(cmd.Commands) > 0 {
 		what = "no such command"
+		if name := cmd.Args().First(); commandLike.MatchString(name) {
+			what += fmt.Sprintf(": %q", name)
+		}
 	}
-	return usageError{fmt.Sprintf("%s; see '%s --help'", what, cmd.FullName())}
+	return misuse(cmd, what)
 }
+
+var commandLike = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,19}$`)
 
 var anyURL = regexp.MustCompile(`\S*://\S*`)
 

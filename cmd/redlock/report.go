@@ -24,16 +24,18 @@ import (
 //	node_timeout_ms    how long a node may take to answer
 //	took_ms            all of it
 //	steps              in their order; after one that failed there are no others
+//	warnings           nodes that a quorum did without, if all else is well
 type report struct {
-	OK          bool    `json:"ok"`
-	Failed      string  `json:"failed,omitempty"`
-	Lock        string  `json:"lock"`
-	Nodes       int     `json:"nodes"`
-	Quorum      int     `json:"quorum"`
-	TTL         millis  `json:"ttl_ms"`
-	NodeTimeout millis  `json:"node_timeout_ms"`
-	Took        millis  `json:"took_ms"`
-	Steps       []*step `json:"steps"`
+	OK          bool      `json:"ok"`
+	Failed      string    `json:"failed,omitempty"`
+	Lock        string    `json:"lock"`
+	Nodes       int       `json:"nodes"`
+	Quorum      int       `json:"quorum"`
+	TTL         millis    `json:"ttl_ms"`
+	NodeTimeout millis    `json:"node_timeout_ms"`
+	Took        millis    `json:"took_ms"`
+	Steps       []*step   `json:"steps"`
+	Warnings    []warning `json:"warnings"`
 
 	where string // the nodes are, for people
 }
@@ -67,16 +69,30 @@ type check struct {
 	Found string `json:"found,omitempty"`
 }
 
+// warning is about one node, whatever the quorum says.
+type warning struct {
+	Number int    `json:"number"` // in the list, from 1
+	Node   string `json:"node"`
+	Text   string `json:"text"`
+}
+
 // vote is one node's row.
 type vote struct {
 	Node    string `json:"node"`
-	Outcome string `json:"outcome"`
-	Latency millis `json:"latency_ms"`       // 0 while pending
+	Outcome string `json:"outcome"`          // the library's, or notAsked
+	Latency millis `json:"latency_ms"`       // 0 while pending, or if not asked
 	Holder  string `json:"holder,omitempty"` // owner label of who has the lock there
 	Error   string `json:"error,omitempty"`
 
 	err error
 }
+
+// notAsked is the outcome of an unlock at a node that the lock was never sent to.
+// The library counts it as refused, and says neverThere.
+const (
+	notAsked   = "not asked"
+	neverThere = "was never there"
+)
 
 // millis is a duration that JSON shows in milliseconds.
 type millis time.Duration
@@ -127,7 +143,7 @@ func class(err error) string {
 func (s *step) failed() string {
 	for _, c := range s.Checks {
 		if !c.OK {
-			return fmt.Sprintf("step %s: it is not so that %s: %s", s.Name, c.Claim, c.Found)
+			return fmt.Sprintf("step %s: claim does not hold: %s (%s)", s.Name, c.Claim, c.Found)
 		}
 	}
 	return ""
@@ -143,15 +159,49 @@ func (s *step) take(r redlock.Round) {
 		Granted: r.Count(redlock.Granted), Took: millis(r.Took),
 	}
 	for _, v := range r.Votes {
-		row := vote{Node: v.Node, Outcome: v.Outcome.String(), Latency: millis(v.Latency), err: v.Err}
-		if v.Holder != "" {
-			row.Holder = ownerOf(v.Holder)
-		}
-		if v.Err != nil {
-			row.Error = v.Err.Error()
-		}
-		s.Round.Votes = append(s.Round.Votes, row)
+		s.Round.Votes = append(s.Round.Votes, newVote(v))
 	}
+}
+
+func newVote(v redlock.Vote) vote {
+	row := vote{Node: v.Node, Outcome: v.Outcome.String(), Latency: millis(v.Latency), err: v.Err}
+	if v.Holder != "" {
+		row.Holder = ownerOf(v.Holder)
+	}
+	if v.Err != nil {
+		row.Error = v.Err.Error()
+	}
+	if v.Outcome == redlock.Refused && row.Error == neverThere {
+		return vote{Node: v.Node, Outcome: notAsked, Error: "it never had the lock"}
+	}
+	return row
+}
+
+// voted tells whether a node, counted from zero, has said yes or no in any step.
+func (r *report) voted(node int) bool {
+	for _, s := range r.Steps {
+		if s.Round == nil {
+			continue
+		}
+		switch s.Round.Votes[node].Outcome {
+		case redlock.Granted.String(), redlock.Refused.String():
+			return true
+		}
+	}
+	return false
+}
+
+// warn files a warning about a node, counted from zero.
+func (r *report) warn(node int, address, format string, args ...any) {
+	r.Warnings = append(r.Warnings, warning{node + 1, address, fmt.Sprintf(format, args...)})
+}
+
+// plural is a number with the word that goes with it.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // count is the number of nodes with that outcome.

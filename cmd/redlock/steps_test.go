@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -78,7 +80,7 @@ func TestAClaimThatDoesNotHoldFailsItsStep(t *testing.T) {
 			"nodes 3 and 5 have died with a vote stored: 0 keys"},
 		{"a key is left at the end", nil,
 			func(d *demo) { d.plant("litter", "x", 0) }, endAct,
-			"no key is on any node: 1 keys"},
+			"no key is on any node: 1 key"},
 		{"goroutines are left at the end", nil,
 			func(d *demo) { d.goroutines = 0 }, endAct,
 			"no goroutine is left"},
@@ -140,10 +142,12 @@ func TestColourChangesNothingButColour(t *testing.T) {
 		{Node: "longer:1", Outcome: "pending"},
 		{Node: "b:1", Outcome: "refused", Latency: millis(2 * time.Second), Holder: "carol\x1b[31m"},
 		{Node: "c:1", Outcome: "failed", Latency: millis(time.Microsecond), err: assert.AnError},
-	}}, Checks: []check{{Claim: "good", OK: true}, {Claim: "bad", Found: "nothing"}}}
+		{Node: "d:1", Outcome: "failed", err: errors.New(strings.Repeat("long ", 20) + "story")},
+		{Node: "e:1", Outcome: notAsked, Error: "why"},
+	}}, Checks: []check{{Claim: "good", OK: true}, {Claim: "bad", Found: strings.Repeat("very ", 15) + "bad"}}}
 	r := &report{
-		Nodes: 4, Quorum: 2, Lock: "a", TTL: millis(ttl), NodeTimeout: millis(time.Second),
-		where: "here", Steps: []*step{s},
+		Nodes: 6, Quorum: 2, Lock: "a", TTL: millis(ttl), NodeTimeout: millis(time.Second),
+		where: "here", Steps: []*step{s}, Warnings: []warning{{6, "e:1", "never voted: \x1b[31mno"}},
 	}
 	var texts [2]bytes.Buffer
 	for i, colour := range []bool{false, true} {
@@ -152,26 +156,84 @@ func TestColourChangesNothingButColour(t *testing.T) {
 		p.step(1, s)
 		require.NoError(t, p.end(r))
 	}
-	assert.Contains(t, texts[1].String(), "\x1b[32mgranted\x1b[0m")
+	assert.Contains(t, texts[1].String(), "\x1b[32mgranted  \x1b[0m")
 	stripped := texts[1].String()
 	for _, code := range []string{"0", bold, faint, red, green, yellow} {
 		stripped = strings.ReplaceAll(stripped, "\x1b["+code+"m", "")
 	}
 	assert.Equal(t, texts[0].String(), stripped)
-	assert.Equal(t, `4 nodes, here. A lock needs the votes of 2.
+	assert.Equal(t, `6 nodes, here. A lock needs 2 votes.
 Lock "a", ttl 10s, node timeout 1s.
 
 1. one
-   node 1  a:1       granted     1.00ms
-   node 2  longer:1  pending             not waited for
-   node 3  b:1       refused     2.000s  held by carol?[31m
-   node 4  c:1       failed      0.00ms  assert.AnError general error for testing
-   lock, attempt 2: 1 of 4 granted, 2 needed, decided in 0.00ms
+   node 1  a:1       granted       1.00ms
+   node 2  longer:1  pending               not waited for
+   node 3  b:1       refused       2.000s  held by carol?[31m
+   node 4  c:1       failed        0.00ms
+           assert.AnError general error for testing
+   node 5  d:1       failed        0.00ms
+           long long long long long long long long long long long long long long
+           long long long long long long story
+   node 6  e:1       not asked             why
+   lock, attempt 2: 1 of 6 granted, 2 needed, decided in 0.00ms
    ok      good
-   FAILED  bad: nothing
+   FAILED  bad: very very very very very very very very very very very very very
+           very very bad
 
 FAILED  Stopped at step 1.
+warning  node 6 (e:1) never voted: ?[31mno
 `, texts[0].String())
+}
+
+// assertNarrow fails for lines that a terminal would wrap.
+func assertNarrow(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		assert.LessOrEqual(t, utf8.RuneCountInString(line), width, line)
+	}
+}
+
+func TestFoldLosesNothing(t *testing.T) {
+	long := strings.Repeat("x", width)
+	for text, want := range map[string]string{
+		"":            "",
+		"a  b":        "a  b",
+		long:          long,
+		"a " + long:   "a\n  " + long,
+		long + " a b": long + "\n  a b",
+	} {
+		assert.Equal(t, want, fold(text, 5, 2))
+	}
+	fits := strings.Repeat("é", width-7) + " b"
+	assert.Equal(t, fits, fold(fits, 5, 2))
+	assert.Contains(t, fold(fits, 6, 2), "\n  b")
+}
+
+// A node that has voted in a step and does not any more is no secret: its row in a
+// later step says so.
+func TestANodeThatVotedOnceIsNotSaidToBeMute(t *testing.T) {
+	d := testDemo(t)
+	nodes := d.nodes
+	d.nodes = nil // as far as the demo knows, they are real
+	nodes[0].kill()
+	nodes[1].kill()
+	d.report.Steps = []*step{{}, {Round: &round{Votes: []vote{
+		{Outcome: "pending"}, {Outcome: "refused"}, {Outcome: "pending"}, {Outcome: "failed"}, {Outcome: notAsked},
+	}}}}
+	d.rollCall(t.Context())
+	require.Len(t, d.report.Warnings, 1)
+	assert.Equal(t, 1, d.report.Warnings[0].Number)
+	assert.Empty(t, d.report.Failed)
+}
+
+func TestAnInterruptedRollCallFails(t *testing.T) {
+	d := testDemo(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d.rollCall(ctx)
+	assert.Equal(t, "interrupted", d.report.Failed)
+	assert.Empty(t, d.report.Warnings)
 }
 
 func TestNoOutputShowsAWholeToken(t *testing.T) {

@@ -54,12 +54,36 @@ func (t textReport) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-func (t textReport) begin(r *report) {
-	nodes := "nodes"
-	if r.Nodes == 1 {
-		nodes = "node"
+const (
+	width = 80 // of a terminal, where the words allow it
+	hang  = 11 // columns in front of what stands beside a mark or a node's number
+)
+
+// fold breaks a text between words, so that it fits into the width when the first
+// line begins in one column and the others in another.
+func fold(text string, first, others int) string {
+	var b strings.Builder
+	column := first
+	for i, word := range strings.Split(text, " ") {
+		size := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+size > width:
+			b.WriteString("\n" + strings.Repeat(" ", others))
+			column = others
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += size
 	}
-	fmt.Fprintf(t.w, "%d %s, %s. A lock needs the votes of %d.\n", r.Nodes, nodes, r.where, r.Quorum)
+	return b.String()
+}
+
+func (t textReport) begin(r *report) {
+	fmt.Fprintf(t.w, "%s, %s. A lock needs %s.\n",
+		plural(r.Nodes, "node", "nodes"), r.where, plural(r.Quorum, "vote", "votes"))
 	fmt.Fprintf(t.w, "Lock %q, ttl %v, node timeout %v.\n",
 		r.Lock, time.Duration(r.TTL), time.Duration(r.NodeTimeout))
 }
@@ -67,7 +91,7 @@ func (t textReport) begin(r *report) {
 func (t textReport) step(number int, s *step) {
 	fmt.Fprintf(t.w, "\n%s\n", t.paint(bold, fmt.Sprintf("%d. %s", number, s.Title)))
 	if r := s.Round; r != nil {
-		if r.Op == "lock" || !r.smooth() {
+		if r.Attempt > 0 || !r.smooth() {
 			t.votes(r.Votes)
 		}
 		op := r.Op
@@ -79,7 +103,7 @@ func (t textReport) step(number int, s *step) {
 		if s.Validity > 0 {
 			line += ", valid for " + span(s.Validity)
 		}
-		fmt.Fprintf(t.w, "   %s\n", line)
+		fmt.Fprintf(t.w, "   %s\n", fold(line, 3, hang))
 	}
 	for _, c := range s.Checks {
 		t.check(c)
@@ -103,12 +127,18 @@ func (t textReport) votes(votes []vote) {
 			code = green
 		case "failed":
 			code = red
-		case "pending":
+		case "pending", notAsked:
 			code, latency = faint, ""
 		}
-		line := fmt.Sprintf("   node %d  %-*s  %s  %9s  %s", i+1, node, v.Node,
-			t.paint(code, fmt.Sprintf("%-7s", v.Outcome)), latency, printable(v.note()))
-		fmt.Fprintln(t.w, strings.TrimRight(line, " "))
+		head := fmt.Sprintf("   node %d  %-*s  ", i+1, node, v.Node)
+		outcome, note := fmt.Sprintf("%-9s", v.Outcome), printable(v.note())
+		line := fmt.Sprintf("%s%s  %9s  ", head, t.paint(code, outcome), latency)
+		column := utf8.RuneCountInString(head+outcome) + 2 + 9 + 2
+		if column+utf8.RuneCountInString(note) > width {
+			line = strings.TrimRight(line, " ") + "\n" + strings.Repeat(" ", hang)
+			note = fold(note, hang, hang)
+		}
+		fmt.Fprintln(t.w, strings.TrimRight(line+note, " "))
 	}
 }
 
@@ -117,6 +147,8 @@ func (v vote) note() string {
 	switch {
 	case v.Outcome == "pending":
 		return "not waited for"
+	case v.Outcome == notAsked:
+		return v.Error
 	case v.Holder != "":
 		return "held by " + v.Holder
 	case v.err != nil:
@@ -134,7 +166,7 @@ func (t textReport) check(c check) {
 	if c.Found != "" {
 		line += ": " + c.Found
 	}
-	fmt.Fprintf(t.w, "   %s  %s\n", mark, line)
+	fmt.Fprintf(t.w, "   %s  %s\n", mark, fold(line, hang, hang))
 }
 
 func (t textReport) end(r *report) error {
@@ -145,6 +177,11 @@ func (t textReport) end(r *report) error {
 		text = fmt.Sprintf("Stopped at step %d.", len(r.Steps))
 	}
 	_, err := fmt.Fprintf(t.w, "\n%s  %s\n", word, text)
+	for _, w := range r.Warnings {
+		const indent = len("warning  ")
+		line := printable(fmt.Sprintf("node %d (%s) %s", w.Number, w.Node, w.Text))
+		_, err = fmt.Fprintf(t.w, "%s  %s\n", t.paint(yellow, "warning"), fold(line, indent, indent))
+	}
 	return err
 }
 
