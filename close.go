@@ -31,7 +31,7 @@ func (l *Locker) Close() error {
 	close(r.closing)
 	r.mu.Unlock()
 
-	for _, lease := range r.held(nil) {
+	for _, lease := range r.unreleased(nil) {
 		lease.end(ErrClosed)
 		lease.release(nil)
 	}
@@ -104,7 +104,7 @@ func (l *Locker) closeSibling() error {
 	close(l.closed)
 	r.mu.Unlock()
 
-	leases := r.held(l)
+	leases := r.unreleased(l)
 	rounds := make([]*round, len(leases))
 	for i, lease := range leases {
 		lease.end(ErrClosed)
@@ -124,13 +124,16 @@ func (l *Locker) closeSibling() error {
 	return nil
 }
 
-// held lists the leases of one Locker, or of all.
-func (r *root) held(l *Locker) (leases []*Lease) {
+// unreleased takes out the leases of one Locker, or of all, whose keys nobody has
+// released: those that are held, and those that were lost and whose holder has
+// not returned.
+func (r *root) unreleased(l *Locker) (leases []*Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for lease := range r.leases {
 		if l == nil || lease.locker == l {
 			leases = append(leases, lease)
+			delete(r.leases, lease)
 		}
 	}
 	return leases

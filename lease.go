@@ -243,6 +243,7 @@ func (l *Lease) unlock(ctx context.Context, before error) error {
 		return l.wrap(release, err)
 	}
 	defer leave()
+	l.locker.root.forget(l)
 	r := newRound(release, "unlock", l, cfg.clock.start(), 0, cfg.nodeTimeout)
 	l.release(r)
 	t, _ := r.wait(nil, nil, nil, nil)
@@ -344,7 +345,6 @@ func (l *Lease) finish(why error) {
 	if l.endLife != nil {
 		l.endLife(why)
 	}
-	l.locker.root.forget(l)
 }
 
 // onTimer runs at the loss lead before the end, then, if the holder has not
@@ -381,6 +381,7 @@ func (l *Lease) abandon() {
 		return
 	}
 	defer leave()
+	l.locker.root.forget(l)
 	l.release(nil)
 }
 

@@ -170,6 +170,23 @@ func TestExtendedMinorityIsCleanedUpWhenTheLeaseEnds(t *testing.T) {
 	})
 }
 
+func TestCloseReleasesALostLeaseWhoseHolderHasNotReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		w.nodes[0].Del("a")
+		w.nodes[1].Del("a")
+		require.ErrorIs(t, lease.Extend(t.Context(), time.Hour), ErrLost)
+		require.NotEmpty(t, w.keys("a")[2])
+		require.NoError(t, l.Close())
+		w.requireNoKeys()
+		assert.Empty(t, l.root.leases)
+	})
+}
+
 func TestExtendNeverBringsALeaseBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(w *world, lease *Lease)
