@@ -24,8 +24,8 @@ func (l *Locker) Close() error {
 	r.mu.Lock()
 	if r.ending {
 		r.mu.Unlock()
-		<-r.ended
-		return r.err
+		<-l.ended
+		return l.err
 	}
 	r.ending = true
 	close(r.closing)
@@ -36,9 +36,9 @@ func (l *Locker) Close() error {
 		lease.release(nil)
 	}
 	r.ops.Wait() // they all end now: waits by the closing, votes by their bound
-	r.err = r.shut()
-	close(r.ended)
-	return r.err
+	l.err = r.shut()
+	close(l.ended)
+	return l.err
 }
 
 // shut drains and ends the lanes.
@@ -67,9 +67,12 @@ func (r *root) shut() error {
 			}
 		}
 		faults = append(faults, fmt.Errorf("%s did not confirm all releases within %v", n.name, patience))
+		drained[i] = nil
 	}
-	for _, n := range r.nodes {
-		n.close()
+	for i, n := range r.nodes {
+		if k := n.close(); k > 0 && drained[i] != nil {
+			faults = append(faults, fmt.Errorf("%s did not answer to %d releases", n.name, k))
+		}
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -96,13 +99,20 @@ func (r *root) shut() error {
 func (l *Locker) closeSibling() error {
 	r := l.root
 	r.mu.Lock()
-	if r.ending || l.isClosed() {
+	switch {
+	case l.isClosed():
 		r.mu.Unlock()
-		l.ops.Wait()
+		<-l.ended
+		return l.err
+	case r.ending: // the root's Close sees to everything
+		r.mu.Unlock()
 		return nil
 	}
 	close(l.closed)
+	r.ops.Add(1)
 	r.mu.Unlock()
+	defer r.ops.Done()
+	defer close(l.ended)
 
 	leases := r.unreleased(l)
 	rounds := make([]*round, len(leases))
@@ -119,9 +129,9 @@ func (l *Locker) closeSibling() error {
 	}
 	l.ops.Wait()
 	if len(faults) > 0 {
-		return fmt.Errorf("redlock: close: %w", joined(faults))
+		l.err = fmt.Errorf("redlock: close: %w", joined(faults))
 	}
-	return nil
+	return l.err
 }
 
 // unreleased takes out the leases of one Locker, or of all, whose keys nobody has

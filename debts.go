@@ -46,6 +46,9 @@ func (n *node) owe(c *claim, r reply, incurable bool) {
 		if d != nil {
 			delete(n.debts.of, token)
 		}
+		if n.closing && !answered {
+			n.unconfirmed++
+		}
 		if r != yes && (!answered || incurable || n.closed) {
 			n.stats.Forgiven++
 		}
@@ -57,7 +60,7 @@ func (n *node) owe(c *claim, r reply, incurable bool) {
 	}
 	d.request = nil
 	if answered && d.until.IsZero() {
-		d.until = now.Add(c.lease.ttl)
+		d.until = now.Add(c.longest)
 	}
 	if !d.until.IsZero() && !now.Before(d.until) {
 		delete(n.debts.of, token)

@@ -2,8 +2,10 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +24,7 @@ type Lease struct {
 	ttl    time.Duration   // of the acquire
 	claims []claim         // one per node
 	values context.Context // values of the call that obtained it, for hooks
+	over   atomic.Bool     // = (err != nil), for lanes: nothing but the release is written any more
 
 	mu        sync.Mutex
 	vouches   []vouch // claims[i]'s last promise; only grows longer, and not at all once err is set
@@ -176,18 +179,16 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 	}
 	t, decided := r.wait(ctx.Done(), l.Done(), nil, nil)
 	cfg.round(ctx, r, 0)
-	if err := l.Err(); err != nil { // the end came first, whatever the nodes say
-		return l.wrap(extend, err)
-	}
+	err = l.Err()
 	switch {
+	case t.class() == refused && errors.Is(err, ErrLost):
+		return &QuorumError{Round: r.record(0), class: ErrLost}
+	case err != nil: // the end came first, whatever the nodes say
+		return l.wrap(extend, err)
 	case !decided:
 		return l.wrap(extend, contextErr(ctx))
 	case t.verdict() == won:
 		return nil
-	case t.class() == refused:
-		err := &QuorumError{Round: r.record(0), class: ErrLost}
-		l.lose(leaseError{"lease", l.name, ErrLost, fmt.Sprintf("gone or taken over on %d of %d nodes", t.refused, t.nodes)})
-		return err
 	}
 	return &QuorumError{Round: r.record(0), class: ErrNoQuorum}
 }
@@ -230,8 +231,8 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	cfg := &l.locker.cfg
 	op := Op{"unlock", l.name}
 	ctx = cfg.start(context.WithoutCancel(ctx), op)
+	defer close(l.unlocked)
 	l.unlockErr = l.unlock(ctx, before)
-	close(l.unlocked)
 	cfg.done(ctx, op, l, l.unlockErr)
 	return l.unlockErr
 }
@@ -239,7 +240,10 @@ func (l *Lease) Unlock(ctx context.Context) error {
 func (l *Lease) unlock(ctx context.Context, before error) error {
 	cfg := &l.locker.cfg
 	leave, err := l.locker.enter()
-	if err != nil { // Close has seen to the release
+	switch {
+	case err != nil && before != nil:
+		return l.wrap(release, before)
+	case err != nil: // Close has seen to the release
 		return l.wrap(release, err)
 	}
 	defer leave()
@@ -293,13 +297,32 @@ func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	}
 }
 
-// hold makes a won round a lease. False: it came too late to act.
+// deny takes node i's promise back: the node itself says that the token is not
+// there. Losses may be found one at a time, by extensions that each reach others.
+func (l *Lease) deny(i int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.vouches[i] = vouch{}
+	left := 0
+	for _, v := range l.vouches {
+		if v.span > 0 {
+			left++
+		}
+	}
+	if l.held && left < l.quorum() {
+		l.finish(leaseError{"lease", l.name, ErrLost, fmt.Sprintf("gone or taken over on %d of %d nodes", len(l.vouches)-left, len(l.vouches))})
+		l.timer.Reset(0)
+	}
+}
+
+// hold makes a won round a lease. False: it came too late to act, or the Locker
+// closes.
 func (l *Lease) hold(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	cfg := &l.locker.cfg
 	left := validity(l.vouches, l.quorum(), cfg.clock.look()) - cfg.lead()
-	if left <= 0 {
+	if left <= 0 || !l.locker.root.remember(l) {
 		return false
 	}
 	l.held = true
@@ -324,16 +347,6 @@ func (l *Lease) lookAt(now instant) time.Duration {
 	return left
 }
 
-// lose ends a held lease because of what the nodes said.
-func (l *Lease) lose(why error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.held {
-		l.finish(why)
-		l.timer.Reset(0)
-	}
-}
-
 // finish latches the end of a held lease. Called with mu held.
 func (l *Lease) finish(why error) {
 	if !l.held {
@@ -341,6 +354,7 @@ func (l *Lease) finish(why error) {
 	}
 	l.held = false
 	l.err = why
+	l.over.Store(true)
 	l.timer.Stop()
 	if l.endLife != nil {
 		l.endLife(why)
@@ -358,9 +372,9 @@ func (l *Lease) onTimer() {
 		l.mu.Unlock()
 		return
 	}
-	tell := !l.told
-	l.told = true
 	why := l.err
+	tell := !l.told && errors.Is(why, ErrLost) // else it was released as the timer ran out
+	l.told = true
 	over := l.unlocked == nil && left <= 0
 	if l.unlocked == nil && !over {
 		l.timer.Reset(left)

@@ -74,19 +74,24 @@ func newDialer(client redis.UniversalClient, timeout time.Duration) dialer {
 // user may lack the permission to PING and still lock, and a server that is
 // loading says so to the votes themselves.
 func (d dialer) open(ctx context.Context) (link, error) {
-	var l link = borrowed{d.client}
-	if c, ok := d.client.(*redis.Client); ok && d.sticky {
-		l = c.Conn()
-	}
-	err := l.Process(ctx, command{redis.NewCmd(ctx, "ping")})
-	if r, err := readError(err); err != nil && (r == broken || r == timeout) {
-		l.Close()
-		if ctx.Err() != nil {
-			return nil, opaque{"not connected in time"}
+	for tries := 1; ; tries++ {
+		begin := time.Now()
+		var l link = borrowed{d.client}
+		if c, ok := d.client.(*redis.Client); ok && d.sticky {
+			l = c.Conn()
 		}
-		return nil, err
+		err := l.Process(ctx, command{redis.NewCmd(ctx, "ping")})
+		r, err := readError(err)
+		if err == nil || r != broken && r != timeout {
+			return l, nil
+		}
+		l.Close()
+		// If it was an answer that did not come, the pool may have lent a
+		// connection that died while it was idle; behind it are others.
+		if r != timeout || !d.sticky || ctx.Err() != nil || tries >= maxLinks || time.Since(begin) < d.timeout {
+			return nil, err
+		}
 	}
-	return l, nil
 }
 
 // ping proves that a link still carries answers.

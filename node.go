@@ -29,6 +29,7 @@ const (
 // whose caller has given up are never written.
 //
 // Order, per node and lock name:
+//   - an extend is written only after the acquire of its token has returned;
 //   - a release is written only after every acquire and extend of its token that
 //     was written has returned;
 //   - an acquire is written only after every release of that name that was asked
@@ -59,9 +60,12 @@ type node struct {
 	debts       debts
 	server      knowledge
 	refused     error // the last failure to connect
-	mute        bool  // the last exchange brought no answer
-	closing     bool  // no acquire or extend is taken any more
-	closed      bool  // nothing is
+	refusedAt   time.Time
+	slow        int  // exchanges in a row that say that the line has become long
+	unconfirmed int  // releases that were given up while closing
+	mute        bool // the last exchange brought no answer
+	closing     bool // no acquire or extend is taken any more
+	closed      bool // nothing is
 	drained     chan struct{}
 	stats       nodeStats
 }
@@ -99,7 +103,10 @@ func (n *node) push(q *request) {
 			q.claim.acquire = q
 			n.block(q)
 		}
-		if q.blockers == 0 {
+		switch {
+		case q.kind == extend && q.claim.acquire != nil:
+			q.claim.waiting = append(q.claim.waiting, q)
+		case q.blockers == 0:
 			n.queue.push(q)
 			n.rouse()
 		}
@@ -194,6 +201,10 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 	switch {
 	case q.kind == acquire:
 		c.acquire = nil
+		for _, e := range c.waiting {
+			n.queue.push(e)
+		}
+		c.waiting = nil
 		fallthrough
 	case q.kind == extend:
 		if q.writes > 0 {
@@ -225,7 +236,7 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 		q := n.queue.pop()
 		c := q.claim
 		if q.kind != release {
-			if c.ending || !now.Before(q.by) {
+			if c.ending || c.lease.over.Load() || !now.Before(q.by) {
 				n.stats.GivenUp++
 				n.finish(q, Vote{Outcome: Failed, Err: errNotSent}, out)
 				continue
@@ -236,6 +247,7 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 			if q.kind == acquire {
 				c.there = true
 			}
+			c.longest = max(c.longest, q.ttl)
 		}
 		q.state = written
 		q.writes++
@@ -260,6 +272,21 @@ func (n *node) failAll(begin time.Time, err error, out *answers) {
 			continue
 		}
 		n.finish(q, Vote{Outcome: Failed, Err: err, permanent: incurable(err)}, out)
+	}
+}
+
+// measure learns the length of the line from one exchange. The shortest counts,
+// since a busy server looks like a long line; but one that stays far beyond what
+// any server is busy for has become longer.
+func (n *node) measure(took time.Duration) {
+	const many, far = 8, 10 * longTrip
+	if took < far {
+		n.slow = 0
+	} else {
+		n.slow++
+	}
+	if n.trip == 0 || took < n.trip || n.slow >= many {
+		n.trip = took
 	}
 }
 
@@ -303,8 +330,9 @@ func (n *node) drain() <-chan struct{} {
 	return drained
 }
 
-// close ends the lane; what could not be sent by now is left to the ttl.
-func (n *node) close() {
+// close ends the lane; what could not be sent by now is left to the ttl. It tells
+// how many releases the node has not answered since drain.
+func (n *node) close() (unconfirmed int) {
 	var out answers
 	n.mu.Lock()
 	n.closing, n.closed = true, true
@@ -314,9 +342,11 @@ func (n *node) close() {
 		w.wake <- struct{}{}
 	}
 	n.idle = nil
+	unconfirmed = n.unconfirmed
 	n.mu.Unlock()
 	n.cancel()
 	out.deliver()
+	return unconfirmed
 }
 
 // snapshot returns the counters.

@@ -102,6 +102,7 @@ func tuned(o *redis.Options, timeout time.Duration) *redis.Options {
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	o.MaxRetries = -1
 	o.DialerRetries = 1
+	o.DialTimeout = patience(timeout)
 	o.ContextTimeoutEnabled = true
 	o.ReadTimeout, o.WriteTimeout = timeout, timeout
 	o.PoolSize = maxLinks + 1

@@ -113,6 +113,9 @@ func (r *round) answer(i int, v Vote) {
 	if v.Outcome == Granted && r.kind != release {
 		r.lease.vouch(i, r.kind, r.start, r.ttl)
 	}
+	if v.Outcome == Refused && r.kind == extend {
+		r.lease.deny(i)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.over || r.votes[i].Outcome != Pending {

@@ -21,6 +21,8 @@ type Locker struct {
 	cfg    config
 	ops    sync.WaitGroup
 	closed chan struct{} // a sibling's own end; the root's is root.closing
+	ended  chan struct{} // Close is through
+	err    error         // what that returned; set before ended is closed
 }
 
 // root is what a Locker and its siblings share.
@@ -35,8 +37,6 @@ type root struct {
 	ops     sync.WaitGroup // operations under way; added to only under mu, before ending
 	ending  bool
 	closing chan struct{}
-	ended   chan struct{}
-	err     error // what Close returned; set before ended is closed
 }
 
 // New makes a Locker over independent Redis primaries, one client each. It sends
@@ -55,12 +55,12 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	}
 	r := &root{
 		leases:  make(map[*Lease]struct{}),
-		closing: make(chan struct{}), ended: make(chan struct{}),
+		closing: make(chan struct{}),
 	}
 	for i, c := range clients {
 		r.nodes = append(r.nodes, newNode(c, i, cfg.nodeTimeout, &r.workers))
 	}
-	r.locker = &Locker{root: r, cfg: cfg, closed: r.closing}
+	r.locker = &Locker{root: r, cfg: cfg, closed: r.closing, ended: make(chan struct{})}
 	return r.locker, nil
 }
 
@@ -91,15 +91,17 @@ func checkClients(clients []redis.UniversalClient) (faults []error) {
 
 var errNoNodes = errors.New("no nodes; want at least 1")
 
-// connectFactor makes room for what connecting costs: DNS, TCP, TLS, HELLO and
-// AUTH are several round trips where a command is one.
-const connectFactor = 4
+// patience is how long connecting may take: DNS, TCP, TLS, HELLO and AUTH are
+// several round trips where a command is one.
+func patience(timeout time.Duration) time.Duration {
+	return min(max(4*timeout, time.Second), 5*time.Second)
+}
 
 func newNode(client redis.UniversalClient, index int, timeout time.Duration, group *errgroup.Group) *node {
 	n := &node{
 		name:    address(client, index),
 		dialer:  newDialer(client, timeout),
-		patient: min(max(connectFactor*timeout, time.Second), 5*time.Second),
+		patient: patience(timeout),
 		group:   group,
 		workers: make(map[*worker]struct{}),
 		asked:   make(map[string][]*request),
@@ -123,7 +125,7 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 		return nil, fmt.Errorf("redlock: with: %w", err)
 	}
 	leave()
-	return &Locker{root: l.root, cfg: cfg, closed: make(chan struct{})}, nil
+	return &Locker{root: l.root, cfg: cfg, closed: make(chan struct{}), ended: make(chan struct{})}, nil
 }
 
 // Lock obtains the named lock, trying until it has it, ctx ends, or the limits
@@ -257,16 +259,13 @@ func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumErro
 	t, decided := r.wait(ctx.Done(), l.closed, l.root.closing, func() { rollback(false) })
 	l.cfg.round(ctx, r, n)
 	if decided && t.verdict() == won && lease.hold(ctx) {
-		if l.root.remember(lease) {
-			return lease, nil, nil
-		}
-		lease.end(ErrClosed)
+		return lease, nil, nil
 	}
 	rollback(true)
 	switch {
 	case !decided && ctx.Err() != nil:
 		return nil, nil, contextErr(ctx)
-	case !decided:
+	case !decided, l.isClosed(), l.root.locker.isClosed():
 		return nil, nil, ErrClosed
 	}
 	verdict := &QuorumError{Round: r.record(n), class: ErrNoQuorum}

@@ -20,6 +20,9 @@ type claim struct {
 	ending  bool     // a release was asked for
 	unheard bool     // a release was written and never answered
 	twice   bool     // the server had the token by another name and has voted there
+
+	longest time.Duration // ttl that was written
+	waiting []*request    // extends, until the acquire has returned
 }
 
 type kind uint8

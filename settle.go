@@ -33,8 +33,8 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 			n.queue.unpop(batch[i])
 		}
 	}
-	if heard && good && (n.trip == 0 || took < n.trip) {
-		n.trip = took
+	if heard && good {
+		n.measure(took)
 	}
 	n.heard(heard)
 	return good
@@ -91,7 +91,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 	c := q.claim
 	switch q.kind {
 	case acquire:
-		c.there, c.silent = r == broken, r == broken
+		c.there, c.silent = q.resent, q.resent // a refused form leaves an earlier writing in doubt
 	case release:
 		c.unheard = c.unheard || r == broken
 	}

@@ -1,7 +1,7 @@
 package redlock
 
 import (
-	"context"
+	"fmt"
 	"time"
 )
 
@@ -10,7 +10,11 @@ type worker struct {
 	n     *node
 	link  link
 	wake  chan struct{}
-	since time.Time // start of the exchange it is in; guarded by n.mu
+	since time.Time // start of the exchange or ping it is in; guarded by n.mu
+
+	// opening is a dial that went on when waiting for it was given up. There is
+	// never a second one: go-redis keeps a place in the pool for each.
+	opening chan opened
 
 	used  time.Time   // end of the last exchange
 	quiet *time.Timer // runs out when the connection has been silent for keepAlive, or before
@@ -38,6 +42,9 @@ func (n *node) rouse() {
 			}
 		}
 		w := n.idle[k-1]
+		if w.link == nil && !n.mayDial() {
+			return
+		}
 		n.idle = n.idle[:k-1]
 		w.wake <- struct{}{}
 		return
@@ -47,12 +54,18 @@ func (n *node) rouse() {
 	if n.connecting > 0 && (n.trip <= longTrip || n.connecting >= n.queue.len) {
 		return
 	}
-	if len(n.workers)-n.stuck() < n.dialer.links {
+	if len(n.workers)-n.stuck() < n.dialer.links && n.mayDial() {
 		w := &worker{n: n, wake: make(chan struct{}, 1)}
 		n.workers[w] = struct{}{}
 		n.connecting++
 		n.group.Go(func() error { w.run(); return nil })
 	}
+}
+
+// mayDial says whether a connection may be opened: not right after that has
+// failed while there is another, which sees to the queue as soon as it is free.
+func (n *node) mayDial() bool {
+	return time.Since(n.refusedAt) >= n.dialer.timeout || !n.linked()
 }
 
 // mayStart says whether another exchange may begin: one at a time on a short
@@ -105,7 +118,9 @@ func (w *worker) run() {
 		}
 		n.mu.Unlock()
 		begin := time.Now()
+		stop := n.guard()
 		n.dialer.exchange(w.link, cmds)
+		stop()
 		w.used = time.Now()
 		if !n.settle(batch, cmds, w.used.Sub(begin), &w.out) {
 			w.hangUp()
@@ -134,9 +149,10 @@ func (w *worker) next() (batch []*request, more bool) {
 			n.mu.Unlock()
 			return nil, false
 		}
-		if n.queue.len > 0 && n.mayStart() {
+		if n.queue.len > 0 && n.mayStart() && (w.link != nil || n.mayDial()) {
 			if w.link == nil {
 				n.connecting++
+				n.rouse() // an idle worker may have a connection
 				n.mu.Unlock()
 				return nil, true
 			}
@@ -154,6 +170,7 @@ func (w *worker) next() (batch []*request, more bool) {
 			continue
 		}
 		n.idle = append(n.idle, w)
+		n.rouse()
 		n.mu.Unlock()
 
 		if w.doze() && w.unlist() {
@@ -189,7 +206,12 @@ func (w *worker) unlist() bool {
 	for i, o := range n.idle {
 		if o == w {
 			n.idle = append(n.idle[:i], n.idle[i+1:]...)
-			n.connecting++
+			if w.link == nil {
+				n.connecting++
+			} else {
+				n.active++
+				w.since = time.Now()
+			}
 			return true
 		}
 	}
@@ -197,23 +219,44 @@ func (w *worker) unlist() bool {
 	return false
 }
 
-// prove makes sure that the worker has a connection that carries answers. While
-// it does, the worker counts as connecting.
+// guard lets the lane look for a replacement when an exchange has taken too long.
+// Only a client that ignores deadlines lets that happen.
+func (n *node) guard() (stop func()) {
+	if n.dialer.sticky {
+		return func() {}
+	}
+	t := time.AfterFunc(n.dialer.timeout+time.Millisecond, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.rouse()
+	})
+	return func() { t.Stop() }
+}
+
+// prove makes sure that the worker has a connection that carries answers. It
+// counts as active while it asks, as connecting while it connects.
 func (w *worker) prove() bool {
 	n := w.n
 	if w.link == nil {
 		return w.connect()
 	}
 	begin := time.Now()
-	if err := n.dialer.ping(w.link); err != nil {
+	stop := n.guard()
+	err := n.dialer.ping(w.link)
+	stop()
+	if err != nil {
 		w.hangUp()
+		n.mu.Lock()
+		n.active--
+		w.since = time.Time{}
+		n.connecting++
+		n.mu.Unlock()
 		return w.connect()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w.used = time.Now()
 	n.trip = w.used.Sub(begin) // nothing else was under way, so it is a clean sample
-	n.connecting--
 	return !n.closed
 }
 
@@ -223,10 +266,8 @@ func (w *worker) prove() bool {
 // ends the worker.
 func (w *worker) connect() bool {
 	n := w.n
-	ctx, cancel := context.WithTimeout(n.ctx, n.patient)
-	defer cancel()
 	begin := time.Now()
-	l, err := n.dialer.open(ctx)
+	l, err := w.open()
 
 	var out answers
 	n.mu.Lock()
@@ -240,7 +281,7 @@ func (w *worker) connect() bool {
 		n.heard(true)
 	} else {
 		w.used = time.Now()
-		n.refused = err
+		n.refused, n.refusedAt = err, time.Now()
 		n.stats.ConnectFailures++
 		if !n.linked() {
 			n.failAll(begin, err, &out)
@@ -251,6 +292,34 @@ func (w *worker) connect() bool {
 	n.mu.Unlock()
 	out.deliver()
 	return !closed
+}
+
+type opened struct {
+	link link
+	err  error
+}
+
+// open waits for a connection, but not longer than the node's patience; the dial
+// goes on and the next call waits for the same one.
+func (w *worker) open() (link, error) {
+	n := w.n
+	if w.opening == nil {
+		c := make(chan opened, 1)
+		w.opening = c
+		go func() {
+			l, err := n.dialer.open(n.ctx)
+			c <- opened{l, err}
+		}()
+	}
+	timer := time.NewTimer(n.patient)
+	defer timer.Stop()
+	select {
+	case o := <-w.opening:
+		w.opening = nil
+		return o.link, o.err
+	case <-timer.C:
+		return nil, opaque{fmt.Sprintf("not connected within %v", n.patient)}
+	}
 }
 
 // linked tells whether any worker has a connection. Called with n.mu held; a
@@ -292,6 +361,11 @@ func (w *worker) hangUp() {
 func (w *worker) quit() {
 	w.quiet.Stop()
 	w.hangUp()
+	if w.opening != nil { // n.ctx has ended, so it does too
+		if o := <-w.opening; o.link != nil {
+			o.link.Close()
+		}
+	}
 	w.n.mu.Lock()
 	delete(w.n.workers, w)
 	w.n.mu.Unlock()
