@@ -29,7 +29,8 @@ type Lease struct {
 	mu        sync.Mutex
 	vouches   []vouch // claims[i]'s last promise; only grows longer, and not at all once err is set
 	held      bool
-	err       error // why it is not held any more; latched
+	err       error     // why it is not held any more; latched
+	last      time.Time // with err: until when it had been good
 	life      context.Context
 	endLife   context.CancelCauseFunc
 	timer     *time.Timer // runs out at the loss, then at the end
@@ -83,6 +84,9 @@ func (l *Lease) Until() time.Time {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.last
+	}
 	return until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
 }
 
@@ -302,6 +306,10 @@ func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 func (l *Lease) deny(i int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.err != nil {
+		return
+	}
+	end := until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
 	l.vouches[i] = vouch{}
 	left := 0
 	for _, v := range l.vouches {
@@ -310,7 +318,8 @@ func (l *Lease) deny(i int) {
 		}
 	}
 	if l.held && left < l.quorum() {
-		l.finish(leaseError{"lease", l.name, ErrLost, fmt.Sprintf("gone or taken over on %d of %d nodes", len(l.vouches)-left, len(l.vouches))})
+		l.finish(leaseError{"lease", l.name, ErrLost, fmt.Sprintf("%d of %d nodes still have it, %d needed", left, len(l.vouches), l.quorum())})
+		l.last = end // the holder has until then to stop
 		l.timer.Reset(0)
 	}
 }
@@ -353,7 +362,7 @@ func (l *Lease) finish(why error) {
 		return
 	}
 	l.held = false
-	l.err = why
+	l.err, l.last = why, until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
 	l.over.Store(true)
 	l.timer.Stop()
 	if l.endLife != nil {
@@ -372,7 +381,7 @@ func (l *Lease) onTimer() {
 		l.mu.Unlock()
 		return
 	}
-	why := l.err
+	left, why := time.Until(l.last), l.err
 	tell := !l.told && errors.Is(why, ErrLost) // else it was released as the timer ran out
 	l.told = true
 	over := l.unlocked == nil && left <= 0

@@ -170,6 +170,114 @@ func TestExtendedMinorityIsCleanedUpWhenTheLeaseEnds(t *testing.T) {
 	})
 }
 
+func TestKeysOfALeaseThatNodesLostStayUntilItsEndOrItsHoldersReturn(t *testing.T) {
+	for _, returns := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			l := w.locker(WithTTL(5*time.Second), WithNodeTimeout(ms(100)))
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			until := lease.Until()
+			time.Sleep(ms(5))
+			w.nodes[0].Del("a")
+			w.nodes[1].Del("a")
+			require.ErrorIs(t, lease.Extend(t.Context(), time.Hour), ErrLost)
+			<-lease.Done()
+			assert.Equal(t, until, lease.Until())
+			time.Sleep(time.Until(until) - ms(1))
+			assert.Equal(t, lease.Token(), w.keys("a")[2], "the holder is still stopping")
+			if returns {
+				require.ErrorIs(t, lease.Unlock(t.Context()), ErrLost)
+			} else {
+				time.Sleep(ms(3))
+			}
+			w.requireNoKeys()
+		})
+	}
+}
+
+func TestLossesFoundOneAtATimeAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(time.Minute), WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		w.plant("a", time.Minute, 0, 1)
+		w.nodes[1].hang.Store(true)
+		require.Error(t, lease.Extend(t.Context(), time.Minute)) // node 1 tells
+		require.NoError(t, lease.Err())
+		w.nodes[1].hang.Store(false)
+		w.nodes[0].hang.Store(true)
+		time.Sleep(3 * time.Second)
+		lease.Extend(t.Context(), time.Minute) // node 2 tells
+		assert.ErrorIs(t, lease.Err(), ErrLost)
+		w.nodes[0].hang.Store(false)
+		time.Sleep(time.Second)
+	})
+}
+
+func TestExtendGoesAfterTheAcquireOfItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(60))
+		l := w.locker()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(100))
+		require.NoError(t, lease.Unlock(t.Context()))
+		lease, err = l.TryLock(t.Context(), "a") // on node 3 it waits for that release
+		require.NoError(t, err)
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(ms(500))
+		assert.Greater(t, w.nodes[2].TTL("a"), 50*time.Second)
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestExtendIsNotWrittenAfterTheLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(time.Minute), WithNodeTimeout(time.Second))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		w.nodes[2].on(func(cmd string, args []string) string {
+			if cmd == "SET" && args[0] == "slow" {
+				time.Sleep(ms(300))
+			}
+			return ""
+		})
+		go l.TryLock(t.Context(), "slow")
+		time.Sleep(ms(5))
+		w.nodes[0].Del("a")
+		w.nodes[1].Del("a")
+		require.ErrorIs(t, lease.Extend(t.Context(), time.Hour), ErrLost)
+		time.Sleep(ms(500))
+		assert.Less(t, w.nodes[2].TTL("a"), 2*time.Minute)
+		lease.Unlock(t.Context())
+	})
+}
+
+func TestUnlockAndCloseAtOnceMissNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithHooks(Hooks{Start: func(_ context.Context, op Op) context.Context {
+			if op.Kind == "unlock" {
+				time.Sleep(ms(10))
+			}
+			return nil
+		}}))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		wg.Go(func() { lease.Unlock(t.Context()) })
+		time.Sleep(ms(5))
+		assert.NoError(t, l.Close())
+		wg.Wait()
+		w.requireNoKeys()
+	})
+}
+
 func TestCloseReleasesALostLeaseWhoseHolderHasNotReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))

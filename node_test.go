@@ -203,8 +203,17 @@ func TestOwnLeftoverIsNoRefusalWhileItsReleaseIsUnderWayEither(t *testing.T) {
 			w := newWorld(t, ms(40))
 			l := w.locker(WithNodeTimeout(ms(500)))
 			n := w.nodes[0]
-			n.cut.Store(true)
-			n.refuse.Store(true)
+			var once sync.Once
+			n.on(func(cmd string, args []string) string {
+				if cmd == "SET" && args[0] == "a" {
+					once.Do(func() {
+						n.cut.Store(true)
+						n.refuse.Store(true)
+						time.AfterFunc(ms(1), n.cutAll) // the lane's other connections
+					})
+				}
+				return ""
+			})
 			_, err := l.TryLock(t.Context(), "a")
 			require.Error(t, err)
 			require.NotEmpty(t, w.keys("a")[0])

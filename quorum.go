@@ -94,7 +94,8 @@ type round struct {
 	mu    sync.Mutex
 	tally tally
 	votes []Vote
-	over  bool // the caller has its verdict; later votes only concern the lease
+	over  bool          // the caller has its verdict; later votes only concern the lease
+	took  time.Duration // until then
 }
 
 func newRound(k kind, op string, l *Lease, start instant, ttl, bound time.Duration) *round {
@@ -138,7 +139,7 @@ func (r *round) answer(i int, v Vote) {
 func (r *round) close() tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
+	r.over, r.took = true, time.Since(r.start.mono)
 	return r.tally
 }
 
@@ -152,7 +153,7 @@ func (r *round) expire() tally {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
+	r.over, r.took = true, time.Since(r.start.mono)
 	for i := range r.votes {
 		if v := &r.votes[i]; v.Outcome == Pending {
 			v.Outcome, v.Latency, v.Err = Failed, time.Since(r.start.mono), excuses[i]
@@ -239,6 +240,6 @@ func (r *round) record(attempt int) Round {
 	defer r.mu.Unlock()
 	return Round{
 		Op: r.op, Name: r.lease.name, Attempt: attempt, Quorum: quorumOf(r.tally.nodes),
-		Took: time.Since(r.start.mono), Votes: append([]Vote(nil), r.votes...),
+		Took: r.took, Votes: append([]Vote(nil), r.votes...),
 	}
 }

@@ -173,7 +173,10 @@ func (n *simNode) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 			dead.Store(true)
 		}
 		last.Store(now)
-		return !dead.Load() && !n.hang.Load()
+		if n.hang.Load() {
+			dead.Store(true) // TCP never loses a piece from the middle
+		}
+		return !dead.Load()
 	}
 	go n.carry(line, far, passes)
 	go func() {
@@ -182,7 +185,10 @@ func (n *simNode) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 				far.Close()
 				return false
 			}
-			return passes() && !n.mute.Load()
+			if n.mute.Load() {
+				dead.Store(true)
+			}
+			return passes()
 		})
 		n.mu.Lock()
 		delete(n.conns, far)
