@@ -581,6 +581,7 @@ func TestDeadConnectionIsReplacedWithinTheSameAttempt(t *testing.T) {
 		}
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
+		time.Sleep(ms(100))
 		assert.Equal(t, []string{lease.Token(), lease.Token(), lease.Token()}, w.keys("a"))
 	})
 }

@@ -45,6 +45,8 @@ type simNode struct {
 	forget atomic.Int64 // the line drops connections silent for so long, without a word; 0: never
 	dials  atomic.Int64
 	trips  atomic.Int64 // round trips that a dial costs
+	noDial atomic.Bool  // dials never end, what is connected goes on
+	hold   atomic.Bool  // a partition: bytes wait both ways and arrive when it heals, also those of connections given up meanwhile
 
 	mu    sync.Mutex
 	hooks []func(cmd string, args []string) string
@@ -148,7 +150,7 @@ func (n *simNode) log() []string {
 
 func (n *simNode) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	n.dials.Add(1)
-	if n.hang.Load() {
+	if n.hang.Load() || n.hold.Load() || n.noDial.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -208,6 +210,9 @@ func (n *simNode) carry(from, to net.Conn, passes func() bool) {
 		defer to.Close()
 		for p := range ch {
 			time.Sleep(time.Until(p.due))
+			for n.hold.Load() {
+				time.Sleep(time.Millisecond)
+			}
 			if _, err := to.Write(p.data); err != nil {
 				break
 			}

@@ -1,0 +1,112 @@
+package redlock
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestCloseSaysWhichNodesConfirmedNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		var clients []redis.UniversalClient
+		for _, n := range w.nodes {
+			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, DialerRetries: 1, MaxRetries: -1}) // as Open makes them
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		l, err := New(clients)
+		require.NoError(t, err)
+		l.warm()
+		_, err = l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		w.nodes[0].kill()
+		w.nodes[1].kill()
+		err = l.Close()
+		require.NotEmpty(t, w.nodes[0].Keys())
+		assert.Error(t, err, "two nodes have confirmed nothing")
+	})
+}
+
+func TestSecondCloseOfASiblingReturnsWhatTheFirstDid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		s, err := l.With(WithTTL(time.Minute))
+		require.NoError(t, err)
+		_, err = s.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		w.nodes[0].hang.Store(true)
+		w.nodes[1].hang.Store(true)
+		var first, second error
+		var wg sync.WaitGroup
+		wg.Go(func() { first = s.Close() })
+		time.Sleep(ms(1))
+		begin := time.Now()
+		second = s.Close()
+		t.Log("second returned after", time.Since(begin))
+		wg.Wait()
+		assert.Error(t, first)
+		assert.Equal(t, first, second, "a second Close returns what the first did")
+	})
+}
+
+// slowStart is a clock that takes its time.
+type slowStart struct {
+	fakeClock
+	delay atomic.Int64
+}
+
+func (c *slowStart) start() instant {
+	time.Sleep(time.Duration(c.delay.Load()))
+	return c.look()
+}
+
+func TestSiblingAndRootCloseAtOnceMissNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		clock := &slowStart{}
+		l := w.locker(withClock(clock))
+		s, err := l.With(WithTTL(time.Minute))
+		require.NoError(t, err)
+		_, err = s.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		clock.delay.Store(int64(ms(20)))
+		var wg sync.WaitGroup
+		wg.Go(func() { t.Log("sibling:", s.Close()) })
+		time.Sleep(ms(1))
+		wg.Go(func() { assert.NoError(t, l.Close()) })
+		wg.Wait()
+		w.requireNoKeys()
+	})
+}
+
+func TestSecondUnlockDoesNotWaitForOneThatPanicked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithHooks(Hooks{Round: func(_ context.Context, r Round) {
+			if r.Op == "unlock" && r.Name == "a" {
+				panic("in a hook")
+			}
+		}}))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Panics(t, func() { lease.Unlock(t.Context()) })
+		done := make(chan struct{})
+		go func() { lease.Unlock(t.Context()); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Error("the second Unlock waits for ever")
+		}
+	})
+}
