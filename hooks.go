@@ -19,8 +19,9 @@ type Op struct {
 // use and must not call the Locker.
 type Hooks struct {
 	// Start is called when an operation begins, before anything is sent. The
-	// context that it returns is handed to the other hooks of this operation;
-	// nil stands for the one that it was given.
+	// context that it returns takes the place of the caller's for this operation,
+	// the other hooks included, so it should descend from that one; nil stands for
+	// the one that it was given.
 	Start func(ctx context.Context, op Op) context.Context
 
 	// Round is called when a round of votes is decided, with the votes so far.
@@ -89,6 +90,9 @@ func LogHooks(log *slog.Logger) Hooks {
 			return context.WithValue(ctx, begin{}, time.Now())
 		},
 		Round: func(ctx context.Context, r Round) {
+			if !log.Enabled(ctx, slog.LevelDebug) {
+				return
+			}
 			log.DebugContext(ctx, "redlock round", "op", r.Op, "lock", r.Name, "attempt", r.Attempt,
 				"granted", r.Count(Granted), "quorum", r.Quorum, "took", r.Took, "votes", r.String())
 		},

@@ -27,7 +27,7 @@ type Lease struct {
 	over   atomic.Bool     // = (err != nil), for lanes: nothing but the release is written any more
 
 	mu        sync.Mutex
-	vouches   []vouch // claims[i]'s last promise; only grows longer, and not at all once err is set
+	vouches   []vouch // claims[i]'s last promise; extends only lengthen it, and not once err is set
 	held      bool
 	err       error     // why it is not held any more; latched
 	last      time.Time // with err: until when it had been good
@@ -384,8 +384,9 @@ func (l *Lease) onTimer() {
 	left, why := time.Until(l.last), l.err
 	tell := !l.told && errors.Is(why, ErrLost) // else it was released as the timer ran out
 	l.told = true
-	over := l.unlocked == nil && left <= 0
-	if l.unlocked == nil && !over {
+	waits := l.unlocked == nil && errors.Is(why, ErrLost) // for its holder, or its end
+	over := waits && left <= 0
+	if waits && !over {
 		l.timer.Reset(left)
 	}
 	l.mu.Unlock()

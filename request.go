@@ -51,7 +51,7 @@ type request struct {
 	writes     int
 	native     bool // this writing is the native command
 	text       bool // this writing carries the script's text
-	resent     bool // it was written again after a broken connection
+	resends    int  // how often it was written again after a broken connection
 	revived    bool // it was refused by a leftover of our own and tried again
 }
 

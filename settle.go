@@ -80,10 +80,12 @@ func (n *node) again(q *request, r reply, err error) bool {
 			return false
 		}
 	case broken:
-		if q.resent {
+		// A server that was restarted has broken all connections; each is tried,
+		// then a new one.
+		if q.resends >= len(n.workers) {
 			return false
 		}
-		q.resent = true
+		q.resends++
 		n.stats.Resent++
 	default:
 		return false
@@ -91,7 +93,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 	c := q.claim
 	switch q.kind {
 	case acquire:
-		c.there, c.silent = q.resent, q.resent // a refused form leaves an earlier writing in doubt
+		c.there, c.silent = q.resends > 0, q.resends > 0 // a refused form leaves an earlier writing in doubt
 	case release:
 		c.unheard = c.unheard || r == broken
 	}
@@ -107,12 +109,12 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		return
 	case acquire:
 		// An error reply to the second writing leaves the first unanswered.
-		c.silent = r == broken || r == timeout || r == refusal && q.resent
+		c.silent = r == broken || r == timeout || r == refusal && q.resends > 0
 		c.there = r == yes || r == already || c.silent
 		if r == foreign && n.revive(q, other) {
 			return
 		}
-		if r == already && !q.resent {
+		if r == already && q.resends == 0 {
 			// The token is fresh and this was its first writing here, so it came
 			// in by another door.
 			c.twice = true

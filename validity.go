@@ -36,10 +36,11 @@ type vouch struct {
 	span time.Duration
 }
 
-// left is how much of the promise remains; a promise not given has none.
+// left is how much of the promise remains; one that was not given ended before
+// any that was.
 func (v vouch) left(now instant) time.Duration {
 	if v.span == 0 {
-		return -1
+		return -maxTTL
 	}
 	return v.span - elapsed(v.t0, now)
 }

@@ -53,7 +53,7 @@ func TestValidityIsWhatAQuorumStillVouchesFor(t *testing.T) {
 	}{
 		{"one of one", []vouch{v(900, 500)}, ms(400)},
 		{"all from one round", []vouch{v(900, 500), v(900, 500), v(900, 500)}, ms(400)},
-		{"a minority vouches", []vouch{v(900, 500), none, none}, -1},
+		{"a minority vouches", []vouch{v(900, 500), none, none}, -maxTTL},
 		{"the second of three counts", []vouch{v(900, 500), v(900, 300), none}, ms(200)},
 		{"a longer promise of a minority adds nothing", []vouch{v(900, 500), v(900, 300), v(1000, 90000)}, ms(400)},
 		{"an extension that reached two of five", []vouch{v(1000, 9000), v(1000, 9000), v(500, 600), v(500, 600), none}, ms(100)},

@@ -277,6 +277,7 @@ func (w *worker) connect() bool {
 			n.server, n.trip = knowledge{}, 0
 		}
 		w.link, w.used = l, time.Now()
+		n.refused = nil
 		n.stats.Connects++
 		n.heard(true)
 	} else {
