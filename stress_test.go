@@ -311,6 +311,15 @@ func randomSchedule(t *testing.T, seed uint64) int {
 	w.requireNoKeys()
 	for _, l := range roots {
 		for i, n := range l.root.nodes {
+			for range 20 { // idle connections are being proven now and then
+				n.mu.Lock()
+				active := n.active
+				n.mu.Unlock()
+				if active == 0 {
+					break
+				}
+				time.Sleep(ms(201))
+			}
 			n.mu.Lock()
 			if !n.closed {
 				assert.Empty(t, n.asked, "node %d", i+1)
