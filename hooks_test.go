@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,4 +138,32 @@ func TestLogNamesWhatMattersAndNoToken(t *testing.T) {
 		assert.Contains(t, text, "host-7")
 		assert.NotContains(t, strings.ToLower(text), "!badkey")
 	})
+}
+
+func TestLostHookIsNotCalledForALeaseReleasedAsItsTimerRanOut(t *testing.T) {
+	// The lease was extended, so the timer that runs out is stale; Unlock comes in
+	// the same instant.
+	told := 0
+	for i := range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			var lost atomic.Pointer[error]
+			l := w.locker(WithTTL(time.Second), WithHooks(Hooks{Lost: func(_ context.Context, _ *Lease, err error) { lost.Store(&err) }}))
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			at := lease.Until().Add(-l.cfg.lead())
+			time.Sleep(ms(2))
+			require.NoError(t, lease.Extend(t.Context(), time.Minute))
+			time.Sleep(time.Until(at))
+			require.NoError(t, lease.Unlock(t.Context()))
+			synctest.Wait()
+			if e := lost.Load(); e != nil {
+				told++
+				if told == 1 {
+					t.Logf("run %d: %v", i, *e)
+				}
+			}
+		})
+	}
+	assert.Zero(t, told)
 }
