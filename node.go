@@ -12,6 +12,7 @@ const (
 	maxBatch     = 128     // requests written in one go
 	maxBatchSize = 1 << 20 // bytes of names in them; one request always goes
 	maxQueue     = 1 << 14 // acquires and extends that may wait; releases always may
+	maxLeft      = 3       // dials left to themselves at a time
 
 	// longTrip divides lines: on a shorter one a second batch in flight only
 	// makes the batches smaller, on a longer one it saves a wait.
@@ -54,6 +55,7 @@ type node struct {
 	workers     map[*worker]struct{}
 	active      int                   // workers in an exchange or a ping
 	connecting  int                   // workers opening a connection
+	left        int                   // dials that nobody waits for any more
 	trip        time.Duration         // shortest exchange lately; 0: unknown
 	asked       map[string][]*request // releases that have not returned, by lock name
 	outstanding int                   // = Σ len(asked[name])

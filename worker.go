@@ -12,9 +12,7 @@ type worker struct {
 	wake  chan struct{}
 	since time.Time // start of the exchange or ping it is in; guarded by n.mu
 
-	// opening is a dial that went on when waiting for it was given up. There is
-	// never a second one: go-redis keeps a place in the pool for each.
-	opening chan opened
+	opening chan opened // a dial that goes on although waiting for it was given up
 
 	used  time.Time   // end of the last exchange
 	quiet *time.Timer // runs out when the connection has been silent for keepAlive, or before
@@ -300,8 +298,9 @@ type opened struct {
 	err  error
 }
 
-// open waits for a connection, but not longer than the node's patience; the dial
-// goes on and the next call waits for the same one.
+// open waits for a connection, but not longer than the node's patience. The dial
+// goes on; the next call begins another, or waits for the same one when too many
+// are under way, since go-redis keeps a place in the pool for each.
 func (w *worker) open() (link, error) {
 	n := w.n
 	if w.opening == nil {
@@ -319,8 +318,31 @@ func (w *worker) open() (link, error) {
 		w.opening = nil
 		return o.link, o.err
 	case <-timer.C:
+		if n.leave(w.opening) {
+			w.opening = nil
+		}
 		return nil, opaque{fmt.Sprintf("not connected within %v", n.patient)}
 	}
+}
+
+// leave lets a dial go on by itself; the pool gets what comes of it.
+func (n *node) leave(dial chan opened) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.left >= min(maxLeft, n.dialer.links-1) {
+		return false
+	}
+	n.left++
+	n.group.Go(func() error {
+		if o := <-dial; o.link != nil {
+			o.link.Close()
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.left--
+		return nil
+	})
+	return true
 }
 
 // linked tells whether any worker has a connection. Called with n.mu held; a
