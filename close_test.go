@@ -110,3 +110,109 @@ func TestSecondUnlockDoesNotWaitForOneThatPanicked(t *testing.T) {
 		}
 	})
 }
+
+func TestCloseEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		sibling, err := l.With(WithTTL(time.Minute))
+		require.NoError(t, err)
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		other, err := sibling.Lock(t.Context(), "b")
+		require.NoError(t, err)
+		ctx := other.Context(t.Context())
+
+		waited := make(chan error)
+		go func() { _, err := l.Lock(t.Context(), "b"); waited <- err }()
+		time.Sleep(ms(50))
+		require.NoError(t, l.Close())
+		assert.ErrorIs(t, <-waited, ErrClosed)
+		assert.ErrorIs(t, lease.Err(), ErrClosed)
+		<-ctx.Done()
+		assert.ErrorIs(t, context.Cause(ctx), ErrClosed)
+		w.requireNoKeys()
+
+		_, err = l.TryLock(t.Context(), "c")
+		assert.ErrorIs(t, err, ErrClosed)
+		_, err = sibling.TryLock(t.Context(), "c")
+		assert.ErrorIs(t, err, ErrClosed)
+		assert.ErrorIs(t, lease.Unlock(t.Context()), ErrClosed)
+		assert.ErrorIs(t, lease.Extend(t.Context(), time.Minute), ErrClosed)
+		assert.NoError(t, l.Close(), "again")
+	})
+}
+
+func TestCloseOfASiblingEndsOnlyItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		sibling, err := l.With(WithTTL(time.Minute))
+		require.NoError(t, err)
+		mine, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		its, err := sibling.Lock(t.Context(), "b")
+		require.NoError(t, err)
+		require.NoError(t, sibling.Close())
+		assert.ErrorIs(t, its.Err(), ErrClosed)
+		assert.NoError(t, mine.Err())
+		time.Sleep(ms(10))
+		assert.Equal(t, []string{"", "", ""}, w.keys("b"))
+		_, err = sibling.Lock(t.Context(), "b")
+		assert.ErrorIs(t, err, ErrClosed)
+		require.NoError(t, mine.Unlock(t.Context()))
+	})
+}
+
+func TestCloseIsBoundedWhenNodesHangAndSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		_, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		for _, n := range w.nodes {
+			n.hang.Store(true)
+		}
+		begin := time.Now()
+		err = l.Close()
+		assert.ErrorContains(t, err, "10.0.0.2:6379")
+		assert.LessOrEqual(t, time.Since(begin), 3*time.Second)
+	})
+}
+
+func TestUnlockAndCloseAtOnceMissNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithHooks(Hooks{Start: func(_ context.Context, op Op) context.Context {
+			if op.Kind == "unlock" {
+				time.Sleep(ms(10))
+			}
+			return nil
+		}}))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		wg.Go(func() { lease.Unlock(t.Context()) })
+		time.Sleep(ms(5))
+		assert.NoError(t, l.Close())
+		wg.Wait()
+		w.requireNoKeys()
+	})
+}
+
+func TestCloseReleasesALostLeaseWhoseHolderHasNotReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		w.nodes[0].Del("a")
+		w.nodes[1].Del("a")
+		require.ErrorIs(t, lease.Extend(t.Context(), time.Hour), ErrLost)
+		require.NotEmpty(t, w.keys("a")[2])
+		require.NoError(t, l.Close())
+		w.requireNoKeys()
+		assert.Empty(t, l.root.leases)
+	})
+}

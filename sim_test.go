@@ -302,3 +302,21 @@ func (w *world) plant(name string, ttl time.Duration, nodes ...int) {
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// fakeClock reads the bubble's clock, with a wall clock that tests can set and a
+// machine that they can suspend.
+type fakeClock struct {
+	wall, asleep atomic.Int64
+}
+
+func withClock(c clock) Option {
+	return Option{name: "clock", set: func(cfg *config) error { cfg.clock = c; return nil }}
+}
+
+func (c *fakeClock) jump(d time.Duration)  { c.wall.Add(int64(d)) }
+func (c *fakeClock) sleep(d time.Duration) { c.asleep.Add(int64(d)) }
+func (c *fakeClock) start() instant        { return c.look() }
+func (c *fakeClock) look() instant {
+	now := time.Now()
+	return instant{mono: now, wall: now.UnixNano() + c.wall.Load(), asleep: time.Duration(c.asleep.Load())}
+}

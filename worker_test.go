@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,80 +110,10 @@ func TestConnectionThatIsRefusedIsNotTriedInALoop(t *testing.T) {
 	})
 }
 
-func TestReleaseOfAnExtendedLeaseIsOwedAsLongAsItsKeyCanLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, ms(1), ms(1), ms(1))
-		l := w.locker(WithTTL(time.Second))
-		lease, err := l.TryLock(t.Context(), "a")
-		require.NoError(t, err)
-		time.Sleep(ms(5))
-		require.NoError(t, lease.Extend(t.Context(), time.Hour))
-		time.Sleep(ms(5))
-		w.nodes[0].on(func(cmd string, _ []string) string {
-			if cmd == "EVALSHA" || cmd == "EVAL" {
-				return "MISCONF Redis is configured to save RDB snapshots"
-			}
-			return ""
-		})
-		require.NoError(t, lease.Unlock(t.Context()))
-		time.Sleep(3 * time.Second)
-		w.nodes[0].clearHooks()
-		time.Sleep(time.Minute)
-		t.Log("ttl left on node 1:", w.nodes[0].TTL("a"), "stats:", l.lane(0))
-		w.requireNoKeys()
-	})
-}
-
-func TestAnotherFormOfTheAcquireDoesNotForgetTheFirst(t *testing.T) {
-	for bound := 100; bound <= 400; bound += 10 {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, ms(1), ms(1), ms(40))
-			for _, n := range w.nodes {
-				n.trips.Store(1)
-				n.on(func(cmd string, args []string) string {
-					if cmd == "SET" && args[len(args)-1] == "get" {
-						return "ERR syntax error" // Redis 6
-					}
-					return ""
-				})
-			}
-			var clients []redis.UniversalClient
-			for _, n := range w.nodes {
-				c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 2}) // one connection for us
-				defer c.Close()
-				clients = append(clients, c)
-			}
-			l, err := New(clients, WithTTL(time.Hour), WithNodeTimeout(ms(bound)))
-			require.NoError(t, err)
-			defer l.Close()
-			l.warm()
-			n := w.nodes[2]
-			var once sync.Once
-			n.on(func(cmd string, args []string) string {
-				if strings.HasPrefix(cmd, "EVAL") && args[2] == "a" {
-					once.Do(func() { n.cut.Store(true) })
-				}
-				return ""
-			})
-			lease, err := l.TryLock(t.Context(), "a")
-			require.NoError(t, err)
-			time.Sleep(time.Second)
-			require.Equal(t, lease.Token(), w.keys("a")[2])
-			require.NoError(t, lease.Unlock(t.Context()))
-			time.Sleep(time.Minute)
-			assert.Empty(t, w.keys("a")[2], "node timeout %d ms", bound)
-		})
-	}
-}
-
 func TestStuckClientIsReplacedWithoutWaitingForTheNextCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
-		clients := w.clients()
-		for i := range clients {
-			clients[i] = stubborn{clients[i].(*redis.Client)}
-		}
-		l, err := New(clients, WithNodeTimeout(ms(100)), WithTTL(30*time.Second))
+		l, err := New(w.stubbornClients(), WithNodeTimeout(ms(100)), WithTTL(30*time.Second))
 		require.NoError(t, err)
 		defer l.Close()
 		l.warm()
@@ -202,5 +131,268 @@ func TestStuckClientIsReplacedWithoutWaitingForTheNextCaller(t *testing.T) {
 		assert.Empty(t, w.keys("a")[0], "the node has been answering for half a second; its release waits for the one that is stuck")
 		other.Unlock(t.Context())
 		time.Sleep(10 * time.Second)
+	})
+}
+
+func TestColdFirstLockSucceedsWithinItsWaitAndTheSecondCostsOneRoundTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(150), ms(150), ms(150))
+		for _, n := range w.nodes {
+			n.trips.Store(4)
+		}
+		l := w.cold(WithWait(5 * time.Second))
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err, "connecting must go on when the votes that waited for it have timed out")
+		require.NoError(t, lease.Unlock(t.Context()))
+
+		begin := time.Now()
+		lease, err = l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Equal(t, ms(150), time.Since(begin))
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestLockAfterAnHourOfSilenceCostsOneRoundTrip(t *testing.T) {
+	for name, sabotage := range map[string]func(*world){
+		"a firewall that forgets idle connections": func(w *world) {
+			for _, n := range w.nodes {
+				n.forget.Store(int64(time.Minute))
+			}
+			time.Sleep(time.Hour)
+		},
+		"every connection dropped without a word once": func(w *world) {
+			time.Sleep(30 * time.Minute)
+			for _, n := range w.nodes {
+				n.forget.Store(1) // what is connected now is dead from here on
+			}
+			time.Sleep(time.Minute)
+			for _, n := range w.nodes {
+				n.forget.Store(0)
+			}
+			time.Sleep(30 * time.Minute)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(40), ms(40), ms(40))
+			l := w.locker()
+			sabotage(w)
+			begin := time.Now()
+			lease, err := l.Lock(t.Context(), "a")
+			require.NoError(t, err, name)
+			assert.Equal(t, ms(40), time.Since(begin), name)
+			require.NoError(t, lease.Unlock(t.Context()))
+		})
+	}
+}
+
+func TestDeadConnectionIsReplacedWithinTheSameAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(5), ms(5), ms(5))
+		l := w.locker()
+		for _, n := range w.nodes {
+			n.cutAll() // the servers closed them, as they do with idle clients
+		}
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(100))
+		assert.Equal(t, []string{lease.Token(), lease.Token(), lease.Token()}, w.keys("a"))
+	})
+}
+
+func TestNodesThatWereDownAreUsedWhenTheyComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
+		w.nodes[3].kill()
+		w.nodes[4].kill()
+		l := w.locker()
+		w.plant("a", time.Minute, 2, 3, 4)
+		_, err := l.TryLock(t.Context(), "a")
+		require.Error(t, err, "three of five are needed, however many are reachable")
+		time.Sleep(ms(500))
+		assert.Equal(t, []string{"", "", "foreign", "foreign", "foreign"}, w.keys("a"))
+
+		w.nodes[3].revive()
+		w.nodes[4].revive()
+		time.Sleep(2 * time.Second) // go-redis itself tries a refused address once a second
+		lease, err := l.TryLock(t.Context(), "b")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		assert.Equal(t, 5, len(w.keys("b")))
+		for i, v := range w.keys("b") {
+			assert.Equal(t, lease.Token(), v, "node %d", i+1)
+		}
+	})
+}
+
+func TestVoteIsNotSpentOnADialThatBeganBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithNodeTimeout(ms(600))) // go-redis dials five times within 400 ms
+		for _, n := range w.nodes {
+			n.kill()
+		}
+		go l.TryLock(t.Context(), "a")
+		time.Sleep(ms(310)) // the fourth of its dials has just failed
+		for _, n := range w.nodes {
+			n.refuse.Store(true)
+		}
+		time.AfterFunc(ms(95), func() { // right after the fifth
+			for _, n := range w.nodes {
+				n.revive()
+			}
+		})
+		lease, err := l.TryLock(t.Context(), "b")
+		require.NoError(t, err, "the nodes came back within its time")
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestLongLineCarriesSeveralBatchesAndAShortOneOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(100), ms(100), ms(100))
+		l := w.locker()
+		// Eight callers, one every 10 ms: nobody may wait for another's trip
+		// once the connections are there.
+		run := func() (worst time.Duration) {
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			for i := range 8 {
+				wg.Go(func() {
+					time.Sleep(ms(10 * i))
+					begin := time.Now()
+					lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
+					if assert.NoError(t, err) {
+						mu.Lock()
+						worst = max(worst, time.Since(begin))
+						mu.Unlock()
+						assert.NoError(t, lease.Unlock(t.Context()))
+					}
+				})
+			}
+			wg.Wait()
+			return worst
+		}
+		for range 10 {
+			run()
+		}
+		assert.Equal(t, ms(100), run())
+		assert.LessOrEqual(t, len(l.root.nodes[0].workers), maxLinks)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1)/2, ms(1)/2, ms(1)/2)
+		l := w.locker()
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				lease, err := l.Lock(t.Context(), fmt.Sprint(i))
+				if assert.NoError(t, err) {
+					assert.NoError(t, lease.Unlock(t.Context()))
+				}
+			})
+		}
+		wg.Wait()
+		assert.Len(t, l.root.nodes[0].workers, 1)
+		assert.Less(t, l.lane(0).Batches, l.lane(0).Requests/2, "they shared round trips")
+	})
+}
+
+// stubborn is a client that can lend no single connection and ignores deadlines,
+// as ClusterClients with go-redis's defaults do.
+type stubborn struct{ *redis.Client }
+
+func (w *world) stubbornClients() []redis.UniversalClient {
+	clients := w.clients()
+	for i, c := range clients {
+		clients[i] = stubborn{c.(*redis.Client)}
+	}
+	return clients
+}
+
+func TestClientThatIgnoresDeadlinesIsWorkedAround(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l, err := New(w.stubbornClients(), WithNodeTimeout(ms(100)), WithTTL(30*time.Second))
+		require.NoError(t, err)
+		l.warm()
+		w.nodes[0].hang.Store(true)
+		for i := range 200 {
+			begin := time.Now()
+			lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+			assert.LessOrEqual(t, time.Since(begin), ms(3))
+			time.Sleep(ms(20))
+		}
+		n := l.root.nodes[0]
+		n.mu.Lock()
+		workers := len(n.workers)
+		n.mu.Unlock()
+		assert.Greater(t, workers, 1, "the one that is stuck was replaced")
+		assert.LessOrEqual(t, workers, maxLinks+spareLinks)
+		w.nodes[0].hang.Store(false)
+		time.Sleep(6 * time.Second) // the client's own read timeout and a little
+		lease, err := l.TryLock(t.Context(), "after")
+		require.NoError(t, err)
+		time.Sleep(ms(300))
+		assert.Equal(t, lease.Token(), w.keys("after")[0], "the node votes again")
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(40 * time.Second)
+		w.requireNoKeys()
+		l.Close()
+	})
+}
+
+func TestPoolOfOneIsOnlyBorrowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		var clients []redis.UniversalClient
+		for _, n := range w.nodes {
+			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 1, PipelinePoolSize: -1})
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		l, err := New(clients)
+		require.NoError(t, err)
+		defer l.Close()
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		begin := time.Now()
+		require.NoError(t, clients[0].Set(t.Context(), "data", 1, 0).Err())
+		assert.LessOrEqual(t, time.Since(begin), ms(2), "the user gets the connection at once")
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestUsersKeepConnectionsOfTheirPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(30), ms(30), ms(30))
+		var clients []redis.UniversalClient
+		for _, n := range w.nodes {
+			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 3})
+			defer c.Close()
+			clients = append(clients, c)
+		}
+		l, err := New(clients)
+		require.NoError(t, err)
+		defer l.Close()
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				for k := range 5 {
+					lease, err := l.Lock(t.Context(), fmt.Sprint(i, ".", k))
+					if assert.NoError(t, err) {
+						assert.NoError(t, lease.Unlock(t.Context()))
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for range 10 {
+				assert.NoError(t, clients[0].Ping(t.Context()).Err())
+			}
+		})
+		wg.Wait()
+		assert.Len(t, l.root.nodes[0].workers, 2)
 	})
 }
