@@ -59,13 +59,3 @@ func TestCallsCountsWhatScriptsCallToo(t *testing.T) {
 	assert.Equal(t, 2, s.Calls("set"))
 	assert.Equal(t, 1, s.Calls("eval"))
 }
-
-func TestAServerThatCannotStartShowsItsLog(t *testing.T) {
-	Start(t, 0) // or skip
-	s := Start(t, 1)[0]
-	s.args = []string{"--no-such-option", "x"}
-	s.Kill()
-	err := s.start("0")
-	require.Error(t, err)
-	assert.Contains(t, err.Error(), "no-such-option")
-}
