@@ -12,9 +12,10 @@ const (
 // release that was meant to undo it; so the release is repeated, with doubling
 // pauses, until it deletes something or nothing can come any more.
 type debts struct {
-	of    map[string]*debt
-	timer *time.Timer
-	next  time.Time // when the timer runs out; zero: it does not run
+	of     map[string]*debt
+	timer  *time.Timer
+	next   time.Time // when the timer runs out; zero: it does not run
+	called time.Time // when all were called in last, or will be
 }
 
 type debt struct {

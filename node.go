@@ -293,10 +293,16 @@ func (n *node) measure(took time.Duration) {
 }
 
 // heard notes whether the node answered. One that was mute may have our
-// leftovers: they are due now.
+// leftovers: they are due now, but not in a loop with a node that takes
+// connections and breaks them over the releases themselves.
 func (n *node) heard(yes bool) {
 	if yes && n.mute && len(n.debts.of) > 0 {
-		n.callIn(time.Now())
+		due := time.Now()
+		if next := n.debts.called.Add(n.dialer.timeout / 2); due.Before(next) {
+			due = next
+		}
+		n.debts.called = due
+		n.callIn(due)
 	}
 	n.mute = !yes
 }

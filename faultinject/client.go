@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -24,6 +25,17 @@ type Client struct {
 
 // Name is the client's name in plans and pictures.
 func (k *Client) Name() string { return k.name }
+
+// SetLine sets how long messages take from the client to a node, and back. It is
+// no fault, but where the client is; RTT sets it for all clients.
+func (k *Client) SetLine(node int, there, back time.Duration) {
+	c := k.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := k.paths[node-1]
+	p.base[requests], p.base[replies] = max(there, 0), max(back, 0)
+	c.forecast()
+}
 
 // Redis makes new go-redis clients, one for each node, that dial through the
 // client's paths. They have go-redis's default settings unless a function adjusts

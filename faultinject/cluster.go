@@ -161,7 +161,8 @@ func (c *Cluster) Client(name string) *Client {
 	k := &Client{cluster: c, name: name}
 	for i, n := range c.nodes {
 		p := &path{client: k, node: n}
-		p.base = c.rtt(i) / 2
+		p.base[requests] = c.rtt(i) / 2
+		p.base[replies] = c.rtt(i) - c.rtt(i)/2
 		k.paths = append(k.paths, p)
 	}
 	c.clients = append(c.clients, k)

@@ -9,7 +9,7 @@ import (
 // observe records what a command has changed under the names that clients of the
 // history lock. The node does nothing else meanwhile.
 func (c *Cluster) observe(n *Node, l *life, cmd command) {
-	names := c.history.tried()
+	names := c.history.watched.names()
 	if len(names) == 0 {
 		return
 	}
@@ -23,7 +23,7 @@ func (c *Cluster) observe(n *Node, l *life, cmd command) {
 // refresh records everything, after something that no command did.
 func (c *Cluster) refresh(n *Node) {
 	if l := n.alive(); l != nil && l.serial {
-		for name := range c.history.tried() {
+		for name := range c.history.watched.names() {
 			n.tell(l, name)
 		}
 	}

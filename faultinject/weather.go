@@ -10,7 +10,7 @@ type path struct {
 	client *Client
 	node   *Node
 
-	base    time.Duration // one way, without any fault
+	base    [3]time.Duration // by way, without any fault; guarded by the cluster's mutex
 	weather atomic.Pointer[weather]
 	socket  socket
 }
@@ -18,8 +18,8 @@ type path struct {
 // weather is what all active faults together do to a path. It is never changed
 // but replaced, so that messages on their way need no lock.
 type weather struct {
-	base     time.Duration // one way, without any fault
-	gates    [3]gate       // by way
+	base     [3]time.Duration // by way, without any fault
+	gates    [3]gate
 	delays   [3][]effect
 	shutters [3][]effect // that made the gates
 	refusing []effect
@@ -67,7 +67,7 @@ func (w *weather) each(of way, do func(way)) {
 
 // delay is how long a message takes in a direction. Each asks once, and counts.
 func (w *weather) delay(d way) time.Duration {
-	sum := w.base
+	sum := w.base[d]
 	for _, e := range w.delays[d] {
 		n := e.of.hit()
 		sum += e.fault.time

@@ -1,0 +1,72 @@
+package faultinject
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// KeysExpire is an error that names every key which will outlive the last command
+// that its node has executed by more than maxTTL, or for ever. No lock may leave
+// one: whatever its owner does, a ttl after the last message it is gone.
+func (c *Cluster) KeysExpire(maxTTL time.Duration) error {
+	var errs []error
+	for _, n := range c.nodes {
+		keys, err := n.Keys()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		n.mu.Lock()
+		last := n.last
+		n.mu.Unlock()
+		for _, k := range keys {
+			if end := time.Now().Add(k.TTL); k.TTL == 0 || end.Sub(last) > maxTTL {
+				errs = append(errs, fmt.Errorf("faultinject: %v: longer than %v after the last command", k, maxTTL))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// NoKeys is an error that names every key that is stored on a node that is up.
+func (c *Cluster) NoKeys() error {
+	var errs []error
+	for _, n := range c.nodes {
+		keys, err := n.Keys()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, k := range keys {
+			errs = append(errs, fmt.Errorf("faultinject: %v", k))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// NoConnections is an error that names every client which has a connection to a
+// node.
+func (c *Cluster) NoConnections() error {
+	count := make(map[string]int)
+	for _, n := range c.nodes {
+		if l := n.alive(); l != nil {
+			l.each(func(k *link) {
+				count[fmt.Sprintf("client %s to node %d", k.path.client.name, n.number)]++
+			})
+		}
+	}
+	var errs []error
+	for what, k := range count {
+		errs = append(errs, fmt.Errorf("faultinject: %s: %d connections are open", what, k))
+	}
+	return errors.Join(errs...)
+}
+
+// Goroutines returns a check for goroutines that have begun since, and have not
+// ended when it is called; it gives them a moment. It is for real time: a synctest
+// bubble checks by itself.
+func Goroutines() (check func() error) {
+	before := goleak.IgnoreCurrent()
+	return func() error { return goleak.Find(before) }
+}

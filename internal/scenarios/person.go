@@ -1,0 +1,137 @@
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed58520471/redlock"
+	"github.com/seed58520471/redlock/faultinject"
+)
+
+// person is a client on its way through one lock.
+type person struct {
+	*run
+	client string
+	locker *redlock.Locker
+	r      *rand.Rand
+	fate   int // from 0 to 7: what it does with the lock
+	name   string
+	seen   *faultinject.Attempt
+	lease  *redlock.Lease
+}
+
+// leaveBehind is the highest fate of those who hold to the end and may not come
+// back.
+const leaveBehind = 1
+
+// live tries to get a lock, does something with it, and lets it go or not. Its
+// error is something that the library must not do.
+func (p *person) live() error {
+	p.name = p.Names[p.r.IntN(len(p.Names))]
+	p.seen = p.history.Try(p.client, p.name)
+	ctx, cancel := context.WithCancel(p.over)
+	defer cancel()
+	if p.r.IntN(4) == 0 { // some give up in the middle of an attempt
+		t := time.AfterFunc(p.upTo(p.Unit/50), cancel)
+		defer t.Stop()
+	}
+	var err error
+	if p.r.IntN(3) == 0 {
+		p.lease, err = p.locker.TryLock(ctx, p.name)
+	} else {
+		waiting, stop := context.WithTimeout(ctx, p.upTo(p.Unit/5))
+		p.lease, err = p.locker.Lock(waiting, p.name)
+		stop()
+	}
+	if err != nil {
+		p.seen.Failed(err)
+		pause(p.over, p.upTo(p.Unit/100))
+		return p.classify(err)
+	}
+	p.seen.Won(p.lease.Token(), p.lease.Until())
+	p.act()
+	switch {
+	case p.fate <= leaveBehind:
+		p.stayToTheEnd()
+		return nil
+	case p.fate <= 3:
+		return p.askForLess()
+	case p.fate <= 5:
+		p.extend(p.Unit)
+	}
+	pause(p.over, p.upTo(p.Unit/50))
+	p.act()
+	p.unlock(ctx, cancel)
+	return nil
+}
+
+func (p *person) upTo(d time.Duration) time.Duration { return time.Duration(p.r.Int64N(int64(d))) }
+
+// classify says whether an error of Lock is one that it may have.
+func (p *person) classify(err error) error {
+	for _, class := range []error{
+		redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrExpired, context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, class) {
+			return nil
+		}
+	}
+	return fmt.Errorf("client %s: an error of no class: %w", p.client, err)
+}
+
+// act touches what the lock protects, as careful holders do: after a look.
+func (p *person) act() {
+	if p.lease.Err() == nil {
+		p.seen.Act()
+	}
+}
+
+func (p *person) extend(ttl time.Duration) error {
+	p.seen.Extend()
+	err := p.lease.Extend(p.over, ttl)
+	if err == nil {
+		p.seen.Extended(p.lease.Until())
+	}
+	return err
+}
+
+// stayToTheEnd holds until nothing is left, and tries to go on then. Half of
+// these never come back.
+func (p *person) stayToTheEnd() {
+	p.hunt(p.name, p.lease.Until())
+	pause(p.over, time.Until(p.lease.Until())+p.upTo(p.Unit/150))
+	p.extend(p.Unit)
+	p.act()
+	if p.r.IntN(2) == 0 {
+		p.seen.Release()
+		p.seen.Released(p.lease.Unlock(p.over))
+	}
+}
+
+// askForLess extends by less than there is, which must not take anything away.
+func (p *person) askForLess() error {
+	before := p.lease.Until()
+	if p.extend(p.Unit/20) == nil {
+		p.hunt(p.name, time.Now().Add(p.Unit/25))
+	}
+	if now := p.lease.Until(); now.Before(before) {
+		return fmt.Errorf("client %s: an extension has moved the end of %s back from %v to %v", p.client, p.name, before, now)
+	}
+	pause(p.over, p.Unit/15)
+	p.act()
+	p.seen.Release()
+	p.seen.Released(p.lease.Unlock(p.over))
+	return nil
+}
+
+// unlock unlocks, sometimes as a handler does whose caller has hung up.
+func (p *person) unlock(ctx context.Context, cancel context.CancelFunc) {
+	if p.r.IntN(3) == 0 {
+		cancel()
+	}
+	p.seen.Release()
+	p.seen.Released(p.lease.Unlock(ctx))
+}

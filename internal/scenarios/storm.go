@@ -1,0 +1,317 @@
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed58520471/redlock"
+	"github.com/seed58520471/redlock/faultinject"
+)
+
+// Storm is a random run: clients that take, hold, extend, lose and abandon locks
+// of a few names, on nodes to which a random plan happens that no node forgets
+// in. All of it is a function of the seed, but for the interleaving of goroutines.
+type Storm struct {
+	Seed    uint64
+	Nodes   int
+	Line    string // the name of its round-trip profile
+	Clients []string
+	Names   []string
+	Unit    time.Duration // the ttl; all other times follow from it
+	Climate faultinject.Climate
+
+	lines  [][2]time.Duration // by client and node
+	edge   bool               // clocks run as fast as the drift margin covers, and holders stay to the end
+	splits []faultinject.Event
+}
+
+// Virtual and Real are the ttls of storms. Virtual is the library's default, and
+// with it a storm runs on all defaults.
+const (
+	Virtual = 10 * time.Second
+	Real    = time.Second
+)
+
+// flavours are what storms have more of than others; those of consecutive seeds
+// differ.
+const flavours = 4
+
+// profiles are round-trip times that nodes have, drawn per node.
+var profiles = []struct {
+	name string
+	rtts []time.Duration
+}{
+	{"one building", []time.Duration{200 * time.Microsecond, 500 * time.Microsecond, time.Millisecond}},
+	{"three zones", []time.Duration{time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond}},
+	{"three regions", []time.Duration{time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}},
+	{"continents", []time.Duration{2 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond, 120 * time.Millisecond}},
+}
+
+// DrawStorm draws a storm with the given ttl.
+func DrawStorm(seed uint64, unit time.Duration) Storm {
+	r := rand.New(rand.NewPCG(seed, 0x73746f726d))
+	s := Storm{Seed: seed, Unit: unit, Nodes: []int{3, 4, 5, 7}[r.IntN(4)]}
+	for i := range 4 + r.IntN(3) {
+		s.Clients = append(s.Clients, string(rune('a'+i)))
+	}
+	for i := range 2 + r.IntN(2) {
+		s.Names = append(s.Names, fmt.Sprintf("name%d", i+1))
+	}
+	s.Climate = faultinject.Climate{
+		Nodes: s.Nodes, Clients: s.Clients, Length: 3 * unit / 2, Events: 4 + r.IntN(12), Harm: faultinject.Faithful,
+	}
+	profile := profiles[r.IntN(len(profiles))]
+	switch seed % flavours {
+	case 0: // clocks and lines at the edge of what is promised
+		s.edge = true
+		s.Clients, s.Names = s.Clients[:3], s.Names[:2]
+		s.Climate.Clients, s.Climate.Events, s.Climate.Length = s.Clients, r.IntN(4), 3*unit
+		profile = profiles[r.IntN(2)]
+	case 1: // each half of the clients is cut off from one half of the nodes
+		s.Nodes = []int{4, 4, 6}[r.IntN(3)]
+		s.Climate.Nodes, s.Climate.Harm = s.Nodes, faultinject.Silence|faultinject.Slow
+		half := len(s.Clients) / 2
+		s.splits = split(s.Nodes, s.Clients[:half], s.Clients[half:], time.Duration(r.Int64N(int64(unit))), unit/2)
+	case 2: // lost replies
+		s.Climate.Harm, s.Climate.Events = faultinject.Breakage|faultinject.Slow, 8+r.IntN(12)
+	}
+	s.Line = profile.name
+	for range s.Clients {
+		for range s.Nodes {
+			rtt := profile.rtts[r.IntN(len(profile.rtts))]
+			s.lines = append(s.lines, [2]time.Duration{rtt / 2, rtt / 2})
+		}
+	}
+	if s.edge { // one client hears late, by more than the drift margin, and in time for its vote
+		for i := range s.Nodes {
+			s.lines[i][1] += unit / 40
+		}
+	}
+	return s
+}
+
+// split cuts some clients off from the first half of an even number of nodes, and
+// others from the second.
+func split(nodes int, some, others []string, at, last time.Duration) (events []faultinject.Event) {
+	when := faultinject.When{At: at.Truncate(time.Millisecond), For: last}
+	var first, second []int
+	for n := 1; n <= nodes/2; n++ {
+		first, second = append(first, n), append(second, n+nodes/2)
+	}
+	fault := []faultinject.Fault{faultinject.Partition}
+	return []faultinject.Event{
+		{When: when, Where: faultinject.Nodes(first...).From(some...), Faults: fault},
+		{When: when, Where: faultinject.Nodes(second...).From(others...), Faults: fault},
+	}
+}
+
+// Plan draws what happens to the nodes and the network.
+func (s Storm) Plan() (faultinject.Plan, error) {
+	p, err := s.Climate.Draw(s.Seed)
+	p.Events = append(p.Events, s.splits...)
+	return p, err
+}
+
+// String names the storm.
+func (s Storm) String() string {
+	return fmt.Sprintf("storm %d: %d nodes, %s, %d clients, %d names, ttl %v",
+		s.Seed, s.Nodes, s.Line, len(s.Clients), len(s.Names), s.Unit)
+}
+
+// run is a storm under way.
+type run struct {
+	Storm
+	cluster *faultinject.Cluster
+	history *faultinject.History
+	over    context.Context
+
+	mu      sync.Mutex
+	lockers []*redlock.Locker
+	hunts   map[string]time.Time // names whose holder does not unlock, and until when that matters
+}
+
+// Tally is what a storm, or several, came to.
+type Tally struct {
+	Storms, Attempts, Acquisitions, Faults int
+}
+
+// Add adds another tally.
+func (t *Tally) Add(u Tally) {
+	t.Storms += u.Storms
+	t.Attempts += u.Attempts
+	t.Acquisitions += u.Acquisitions
+	t.Faults += u.Faults
+}
+
+// Run runs the storm under a plan, and checks all that must hold. picture is that
+// of its history.
+func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faultinject.History, err error) {
+	c, err := faultinject.New(s.Nodes)
+	if err != nil {
+		return t, nil, err
+	}
+	defer c.Close()
+	for i, name := range s.Clients {
+		for n := range s.Nodes {
+			line := s.lines[i*s.Nodes+n]
+			c.Client(name).SetLine(n+1, line[0], line[1])
+		}
+	}
+	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time)}
+	s.bendClocks(c)
+	in, err := c.Play(plan)
+	if err != nil {
+		return t, r.history, err
+	}
+	over, calm := context.WithTimeout(ctx, s.Climate.Length+s.Unit/10)
+	defer calm()
+	r.over = over
+	err = r.people()
+	in.Stop()
+	if err == nil {
+		err = r.aftermath(ctx)
+	}
+	for _, l := range r.lockers {
+		l.Close()
+	}
+	sum := r.history.Summary()
+	return Tally{1, sum.Attempts, sum.Acquisitions, in.Fired()}, r.history, err
+}
+
+// bendClocks lets the nodes' clocks run as fast or as slow as the drift margin
+// covers.
+func (s Storm) bendClocks(c *faultinject.Cluster) {
+	random := rand.New(rand.NewPCG(s.Seed, 0x636c6f636b))
+	for _, n := range c.Nodes() {
+		rate := 1.0085
+		if !s.edge {
+			rate = 1 + (random.Float64()-0.5)*0.016
+		}
+		n.Do(faultinject.ClockRate(rate))
+	}
+}
+
+// people runs all clients until the storm is over and they have gone home.
+func (r *run) people() error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(r.Clients)+1)
+	for i, name := range r.Clients {
+		wg.Go(func() { errs[i] = r.client(name, rand.New(rand.NewPCG(r.Seed, uint64(i)))) })
+	}
+	wg.Go(func() { errs[len(r.Clients)] = r.hunter() })
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (r *run) locker(name string) (*redlock.Locker, error) {
+	clients := r.cluster.Client(name).Redis(func(o *redis.Options) { o.PoolSize, o.DialerRetries = 40, 1 })
+	l, err := redlock.New(clients, redlock.WithTTL(r.Unit))
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.lockers = append(r.lockers, l)
+	}
+	return l, err
+}
+
+// client takes lock after lock. The locker stays open: what it owes is settled in
+// the aftermath.
+func (r *run) client(name string, random *rand.Rand) error {
+	l, err := r.locker(name)
+	if err != nil {
+		return err
+	}
+	long, err := l.With(redlock.WithTTL(6 * r.Unit)) // what is left behind of it is seen for long
+	if err != nil {
+		return err
+	}
+	for r.over.Err() == nil {
+		p := person{run: r, client: name, locker: l, r: random, fate: random.IntN(8)}
+		switch {
+		case r.edge:
+			p.fate = min(p.fate, 2)
+		case p.fate > leaveBehind && random.IntN(2) == 0:
+			p.locker = long
+		}
+		if err := p.live(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hunter polls names whose holders stay to the end, or have asked for less time
+// than they have: if anybody can get such a lock too early, the hunter does.
+func (r *run) hunter() error {
+	l, err := r.locker("hunter")
+	if err != nil {
+		return err
+	}
+	for r.over.Err() == nil {
+		prey := r.prey()
+		for _, name := range prey {
+			a := r.history.Try("hunter", name)
+			lease, err := l.TryLock(r.over, name)
+			if err != nil {
+				a.Failed(err)
+				continue
+			}
+			a.Won(lease.Token(), lease.Until())
+			a.Release()
+			a.Released(lease.Unlock(r.over))
+		}
+		pause(r.over, r.Unit/2000)
+		if len(prey) == 0 {
+			pause(r.over, r.Unit/100)
+		}
+	}
+	return nil
+}
+
+// prey is what is worth polling now.
+func (r *run) prey() (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for _, name := range r.Names {
+		if d := r.hunts[name].Sub(now); d > -r.Unit/50 && d < r.Unit/20 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (r *run) hunt(name string, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hunts[name] = until
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// aftermath waits until all must be clean, and checks everything.
+func (r *run) aftermath(ctx context.Context) error {
+	pause(ctx, r.Unit/2+time.Second)   // less than the leases that were let go had left
+	r.history.Health(r.Nodes, r.Nodes) // so long it was watched
+	return errors.Join(
+		faultinject.Exclusive(r.history),
+		faultinject.Tokens(r.history),
+		faultinject.LateActs(r.history),
+		faultinject.Orphans(r.history, r.Unit/5+time.Second),
+		faultinject.Progress(r.history, r.Unit+r.Unit/2+time.Second),
+		r.cluster.KeysExpire(r.Unit+2*time.Second),
+	)
+}
