@@ -26,9 +26,9 @@ type Storm struct {
 	Unit    time.Duration // the ttl; all other times follow from it
 	Climate faultinject.Climate
 
-	lines  [][2]time.Duration // by client and node
-	edge   bool               // clocks run as fast as the drift margin covers, and holders stay to the end
-	splits []faultinject.Event
+	lines [][2]time.Duration // by client and node
+	edge  bool               // clocks run as fast as the drift margin covers, and holders stay to the end
+	extra []faultinject.Event
 }
 
 // Virtual and Real are the ttls of storms. Virtual is the library's default, and
@@ -77,9 +77,16 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 		s.Nodes = []int{4, 4, 6}[r.IntN(3)]
 		s.Climate.Nodes, s.Climate.Harm = s.Nodes, faultinject.Silence|faultinject.Slow
 		half := len(s.Clients) / 2
-		s.splits = split(s.Nodes, s.Clients[:half], s.Clients[half:], time.Duration(r.Int64N(int64(unit))), unit/2)
+		s.extra = split(s.Nodes, s.Clients[:half], s.Clients[half:], time.Duration(r.Int64N(int64(unit))), unit/2)
 	case 2: // lost replies
 		s.Climate.Harm, s.Climate.Events = faultinject.Breakage|faultinject.Slow, 8+r.IntN(12)
+	case 3: // stragglers: votes that are late, while what follows them is not
+		s.Climate.Events = r.IntN(5)
+		profile = profiles[2+r.IntN(2)] // a lane overlaps what it sends on long lines only
+		s.extra = []faultinject.Event{{
+			When:   faultinject.When{For: s.Climate.Length, On: faultinject.On("SET").Percent(float64(10 + r.IntN(30)))},
+			Faults: []faultinject.Fault{faultinject.Delay(unit/100, unit/50)},
+		}}
 	}
 	s.Line = profile.name
 	for range s.Clients {
@@ -114,7 +121,7 @@ func split(nodes int, some, others []string, at, last time.Duration) (events []f
 // Plan draws what happens to the nodes and the network.
 func (s Storm) Plan() (faultinject.Plan, error) {
 	p, err := s.Climate.Draw(s.Seed)
-	p.Events = append(p.Events, s.splits...)
+	p.Events = append(p.Events, s.extra...)
 	return p, err
 }
 
@@ -172,7 +179,7 @@ func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faul
 	over, calm := context.WithTimeout(ctx, s.Climate.Length+s.Unit/10)
 	defer calm()
 	r.over = over
-	err = r.people()
+	err = r.people(ctx)
 	in.Stop()
 	if err == nil {
 		err = r.aftermath(ctx)
@@ -198,13 +205,13 @@ func (s Storm) bendClocks(c *faultinject.Cluster) {
 }
 
 // people runs all clients until the storm is over and they have gone home.
-func (r *run) people() error {
+func (r *run) people(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(r.Clients)+1)
 	for i, name := range r.Clients {
 		wg.Go(func() { errs[i] = r.client(name, rand.New(rand.NewPCG(r.Seed, uint64(i)))) })
 	}
-	wg.Go(func() { errs[len(r.Clients)] = r.hunter() })
+	wg.Go(func() { errs[len(r.Clients)] = r.hunter(ctx) })
 	wg.Wait()
 	return errors.Join(errs...)
 }
@@ -234,8 +241,10 @@ func (r *run) client(name string, random *rand.Rand) error {
 	for r.over.Err() == nil {
 		p := person{run: r, client: name, locker: l, r: random, fate: random.IntN(8)}
 		switch {
+		case r.edge && name == r.Clients[0]:
+			p.fate %= 2
 		case r.edge:
-			p.fate = min(p.fate, 2)
+			p.fate %= 3
 		case p.fate > leaveBehind && random.IntN(2) == 0:
 			p.locker = long
 		}
@@ -248,7 +257,7 @@ func (r *run) client(name string, random *rand.Rand) error {
 
 // hunter polls names whose holders stay to the end, or have asked for less time
 // than they have: if anybody can get such a lock too early, the hunter does.
-func (r *run) hunter() error {
+func (r *run) hunter(ctx context.Context) error {
 	l, err := r.locker("hunter")
 	if err != nil {
 		return err
@@ -263,6 +272,7 @@ func (r *run) hunter() error {
 				continue
 			}
 			a.Won(lease.Token(), lease.Until())
+			pause(ctx, r.Unit/5000)
 			a.Release()
 			a.Released(lease.Unlock(r.over))
 		}
