@@ -1,0 +1,186 @@
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed58520471/redlock/faultinject"
+)
+
+// World is where a scenario takes place.
+type World struct {
+	Cluster *faultinject.Cluster
+	TTL     time.Duration // of the locks, and the measure of all other times
+	Servers bool          // the nodes are redis-server processes
+
+	ctx      context.Context
+	make     Maker
+	plan     faultinject.Plan
+	injected []*faultinject.Injection
+	actors   []*Actor
+}
+
+// start lets the scenario's plan begin. A play may have a beginning before it: its
+// times count from here.
+func (w *World) start() error {
+	if len(w.plan.Events) == 0 {
+		return nil
+	}
+	in, err := w.Cluster.Play(w.plan)
+	if err == nil {
+		w.injected = append(w.injected, in)
+	}
+	return err
+}
+
+// Inject lets something happen in the middle of the play, written as in a
+// scenario's Plan. It has to strike before the end.
+func (w *World) Inject(lines string) (*faultinject.Injection, error) {
+	p, err := faultinject.ParsePlan(w.inTTLs(lines))
+	if err != nil {
+		return nil, err
+	}
+	in, err := w.Cluster.Play(p)
+	if err == nil {
+		w.injected = append(w.injected, in)
+	}
+	return in, err
+}
+
+func (w *World) fired() (sum int) {
+	for _, in := range w.injected {
+		sum += in.Fired()
+	}
+	return sum
+}
+
+// Sleep lets time pass.
+func (w *World) Sleep(d time.Duration) { pause(w.ctx, d) }
+
+// Actor is a client of a scenario: a process with a lock client of its own.
+type Actor struct {
+	*World
+	Name  string
+	locks Locks
+}
+
+// Actor makes a client.
+func (w *World) Actor(name string) (*Actor, error) {
+	l, err := w.make(w, name)
+	if err != nil {
+		return nil, err
+	}
+	a := &Actor{World: w, Name: name, locks: l}
+	w.actors = append(w.actors, a)
+	return a, nil
+}
+
+// Actors makes several.
+func (w *World) Actors(names ...string) (actors []*Actor, err error) {
+	for _, name := range names {
+		a, err := w.Actor(name)
+		if err != nil {
+			return nil, err
+		}
+		actors = append(actors, a)
+	}
+	return actors, nil
+}
+
+// Held is a lock in the hands of an actor, which records all that it does.
+type Held struct {
+	Lease
+	actor *Actor
+	seen  *faultinject.Attempt
+}
+
+// TryLock tries once.
+func (a *Actor) TryLock(name string, ttl time.Duration) (*Held, error) {
+	return a.TryLockCtx(a.ctx, name, ttl)
+}
+
+// TryLockCtx tries once, with a context of its own.
+func (a *Actor) TryLockCtx(ctx context.Context, name string, ttl time.Duration) (*Held, error) {
+	seen := a.Cluster.History().Try(a.Name, name)
+	lease, err := a.locks.TryLock(ctx, name, ttl)
+	if err != nil {
+		seen.Failed(err)
+		return nil, err
+	}
+	seen.Won(lease.Token(), lease.Until())
+	return &Held{Lease: lease, actor: a, seen: seen}, nil
+}
+
+// Lock tries again and again, for as long as that may take.
+func (a *Actor) Lock(name string, ttl, within time.Duration) (*Held, error) {
+	end := time.Now().Add(within)
+	for {
+		h, err := a.TryLock(name, ttl)
+		if err == nil || a.ctx.Err() != nil || time.Now().After(end) {
+			return h, err
+		}
+		a.Sleep(a.TTL / 100)
+	}
+}
+
+// Act touches what the lock protects, after a look at the lease. It tells whether
+// the lease allowed it.
+func (h *Held) Act() bool {
+	if h.Err() != nil {
+		return false
+	}
+	h.seen.Act()
+	return true
+}
+
+// ActBlindly does so without a look, as a holder does that was paused in between.
+func (h *Held) ActBlindly() { h.seen.Act() }
+
+// Extend asks for more time.
+func (h *Held) Extend(ttl time.Duration) error {
+	h.seen.Extend()
+	err := h.Lease.Extend(h.actor.ctx, ttl)
+	if err == nil {
+		h.seen.Extended(h.Until())
+	}
+	return err
+}
+
+// Unlock gives the lock back.
+func (h *Held) Unlock() error { return h.UnlockCtx(h.actor.ctx) }
+
+// UnlockCtx gives the lock back, with a context of its own.
+func (h *Held) UnlockCtx(ctx context.Context) error {
+	h.seen.Release()
+	err := h.Lease.Unlock(ctx)
+	h.seen.Released(err)
+	return err
+}
+
+// settled is how long the aftermath of any scenario may take.
+func (w *World) settled() time.Duration { return w.TTL/2 + time.Second }
+
+// check checks what must hold after every story, when all faults are over.
+func (w *World) check() error {
+	w.Sleep(w.settled())
+	n := len(w.Cluster.Nodes())
+	h := w.Cluster.History()
+	h.Health(n, n) // so long it was watched
+	return errors.Join(
+		faultinject.Exclusive(h),
+		faultinject.Tokens(h),
+		faultinject.Orphans(h, w.settled()-w.TTL/10),
+		faultinject.Progress(h, 2*w.TTL+time.Second),
+		w.Cluster.KeysExpire(longestTTL*w.TTL+time.Second),
+	)
+}
+
+// longestTTL is the longest ttl that a scenario uses, in units of World.TTL.
+const longestTTL = 6
+
+func (w *World) close() {
+	for _, a := range w.actors {
+		a.locks.Close()
+	}
+}
