@@ -71,4 +71,3 @@ func TestSmokeReal(t *testing.T) {
 		t.Log(k)
 	}
 }
-
