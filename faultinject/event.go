@@ -206,21 +206,21 @@ func (e Event) fits(f Fault) error {
 	triggered := e.When.On.kind != ""
 	switch {
 	case triggered && !f.strikesCommands():
-		return fmt.Errorf("\"%v\" cannot be bound to a command", f)
+		return fmt.Errorf("%#q cannot be bound to a command", f)
 	case triggered && f.needsStage() && f.stage == atOnce:
-		return fmt.Errorf("\"%v\" on a command is before, during or after it", f)
+		return fmt.Errorf("%#q on a command is before, during or after it", f)
 	case triggered && f.verb == hang && f.way != bothWays:
-		return fmt.Errorf("\"%v\" cannot be bound to a command: lose request or lose reply", f)
+		return fmt.Errorf("%#q cannot be bound to a command: lose request or lose reply", f)
 	case !triggered && (f.needsCommand() || f.stage != atOnce):
-		return fmt.Errorf("\"%v\" needs a command: on SET, for one", f)
+		return fmt.Errorf("%#q needs a command: on SET, for one", f)
 	case !triggered && f.span > 0:
-		return fmt.Errorf("\"%v\" at a time has its duration in front: at %v for %v", f, e.When.At, f.span)
+		return fmt.Errorf("%#q at a time has its duration in front: at %v for %v", f, e.When.At, f.span)
 	case !triggered && e.When.For > 0 && !f.lasts():
-		return fmt.Errorf("\"%v\" happens, and has no duration", f)
+		return fmt.Errorf("%#q happens, and has no duration", f)
 	case (f.verb == pause) != e.Where.paused:
-		return fmt.Errorf("\"%v\" is not for %v", f, e.Where)
+		return fmt.Errorf("%#q is not for %v", f, e.Where)
 	case !triggered && e.Where.clients != "" && !e.Where.paused && f.ofNode():
-		return fmt.Errorf("\"%v\" happens to a node, whoever the clients are", f)
+		return fmt.Errorf("%#q happens to a node, whoever the clients are", f)
 	}
 	return nil
 }
@@ -298,7 +298,7 @@ func parseNodes(list string) (mask uint64, err error) {
 			b, err = strconv.Atoi(high)
 		}
 		if err != nil || a < 1 || b < a || b > maxNodes || low != strconv.Itoa(a) || isRange && high != strconv.Itoa(b) {
-			return 0, fmt.Errorf("%q are no nodes: numbers from 1 to %d, as in 1,3-5", part, maxNodes)
+			return 0, fmt.Errorf("%q is no node: numbers from 1 to %d, as in 1,3-5", part, maxNodes)
 		}
 		for n := a; n <= b; n++ {
 			mask |= 1 << (n - 1)

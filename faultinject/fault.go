@@ -225,7 +225,7 @@ func (f Fault) String() string {
 		return "nothing"
 	}
 	s += f.way.String() + f.stage.String()
-	if f.span > 0 {
+	if f.span != 0 {
 		s += " for " + f.span.String()
 	}
 	return s
@@ -267,21 +267,21 @@ func (f Fault) check() error {
 	case f.verb == 0:
 		return fmt.Errorf("no fault")
 	case f.way != bothWays && f.verb != delay && f.verb != hang && f.verb != partition:
-		return fmt.Errorf("%q has no direction, as in \"%v\"", names[f.verb], f)
+		return fmt.Errorf("%#q has no direction, as in %#q", names[f.verb], f)
 	case f.stage != atOnce && f.verb != kill && f.verb != cut:
-		return fmt.Errorf("%q is not before, during or after a command, as in \"%v\"", names[f.verb], f)
+		return fmt.Errorf("%#q is not before, during or after a command, as in %#q", names[f.verb], f)
 	case f.verb == clockRate && !(f.rate >= 0.001 && f.rate <= 1000):
 		return fmt.Errorf("a clock rate of %v is not between 0.001 and 1000", f.rate)
 	case f.span != 0 && f.verb != kill && f.verb != freeze:
-		return fmt.Errorf("%q on a command has no duration, as in \"%v\"", names[f.verb], f)
+		return fmt.Errorf("%#q on a command has no duration, as in %#q", names[f.verb], f)
 	case f.verb != clockStep && (f.time < 0 || f.jitter < 0 || f.span < 0):
-		return fmt.Errorf("\"%v\" is negative", f)
+		return fmt.Errorf("%#q is negative", f)
 	case f.verb == delay && f.time+f.jitter <= 0, f.verb == delayMessages && f.time <= 0:
-		return fmt.Errorf("\"%v\" is no delay", f)
+		return fmt.Errorf("%#q is no delay", f)
 	case f.verb == clockStep && f.time == 0:
-		return fmt.Errorf("\"%v\" is no step", f)
+		return fmt.Errorf("%#q is no step", f)
 	case f.verb == restartAsOf && f.time > snapshotsFor:
-		return fmt.Errorf("\"%v\" is more than %v ago", f, snapshotsFor)
+		return fmt.Errorf("%#q is more than %v ago", f, snapshotsFor)
 	case f.verb == reply && (f.text == "" || !oneLine(f.text)):
 		return fmt.Errorf("an error reply is one line of text, not %q", f.text)
 	}
