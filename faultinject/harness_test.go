@@ -18,6 +18,12 @@ import (
 
 const ms = time.Millisecond
 
+func init() { redis.SetLogger(noLog{}) } // dials that fail here are no news
+
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
+
 // bubble runs a test in virtual time. Goroutines that it leaves behind fail it.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()

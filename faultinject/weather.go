@@ -127,7 +127,11 @@ func (p *path) dial(ctx context.Context) (net.Conn, error) {
 	failed := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Addr: p.node.addr, Err: err} }
 	w := p.weather.Load()
 	for w.gates[requests] != open || w.gates[replies] != open {
-		w.struck(requests)
+		if w.gates[requests] != open {
+			w.struck(requests)
+		} else {
+			w.struck(replies)
+		}
 		select {
 		case <-w.over: // the system tries again
 		case <-ctx.Done():
