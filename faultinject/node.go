@@ -228,7 +228,7 @@ func (n *Node) restart(f Fault) error {
 		return fmt.Errorf("faultinject: node %d: %w", n.number, net.ErrClosed)
 	}
 	if f.verb == restartEmpty || f.verb == restartAsOf {
-		n.past = past{} // it never was
+		n.past, n.last = past{}, time.Time{} // it never was
 	}
 	n.life = newLife(s, serial)
 	n.tick(s)

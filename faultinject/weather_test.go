@@ -308,6 +308,7 @@ func TestMessagesMayBeLostLateOrSilenced(t *testing.T) {
 				}
 				publish := func(text string) {
 					require.NoError(t, publisher.Publish(t.Context(), "b", text).Err())
+					synctest.Wait() // an embedded server answers the publisher first
 				}
 				publish("plain")
 				assert.Equal(t, "plain", next(time.Second))
