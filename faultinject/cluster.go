@@ -151,7 +151,7 @@ func (c *Cluster) Addrs() ([]string, error) { return c.Client("client").Addrs() 
 // for. Faults can be told to strike some clients' connections only. A name has
 // letters, digits, '.', '_' and '-'; another one panics.
 func (c *Cluster) Client(name string) *Client {
-	if err := Processes(name).check(); err != nil {
+	if err := checkName(name); err != nil {
 		panic("faultinject: " + err.Error())
 	}
 	c.mu.Lock()

@@ -98,8 +98,13 @@ func Nodes(numbers ...int) Where {
 	return w
 }
 
-// From restricts it to the connections of some clients.
-func (w Where) From(clients ...string) Where { w.clients = strings.Join(clients, ","); return w }
+// From restricts it to the connections of some clients; none is all.
+func (w Where) From(clients ...string) Where {
+	if w.clients = strings.Join(clients, ","); w.clients == "" && len(clients) > 0 {
+		w.clients = "," // a name that Check refuses, instead of all
+	}
+	return w
+}
 
 // Processes chooses clients themselves, for Pause.
 func Processes(clients ...string) Where {
@@ -277,9 +282,16 @@ func (w Where) check() error {
 		return nil
 	}
 	for name := range strings.SplitSeq(w.clients, ",") {
-		if name == "" || strings.IndexFunc(name, notInName) >= 0 {
-			return fmt.Errorf("%q is no client's name: letters, digits, '.', '_' and '-'", name)
+		if err := checkName(name); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	if name == "" || strings.IndexFunc(name, notInName) >= 0 {
+		return fmt.Errorf("%q is no client's name: letters, digits, '.', '_' and '-'", name)
 	}
 	return nil
 }

@@ -269,5 +269,6 @@ func TestWhatGoProgramsMakeIsCheckedAsPlansAre(t *testing.T) {
 	} {
 		assert.EqualError(t, e.Check(), want)
 	}
+	assert.EqualError(t, Event{Where: Nodes().From(""), Faults: []Fault{Hang}}.Check(), `"" is no client's name: letters, digits, '.', '_' and '-'`)
 	assert.Equal(t, "nothing", Fault{}.String())
 }
