@@ -23,6 +23,13 @@ func (c *clock) set(shown time.Time, rate float64) {
 	*c = clock{bent: true, since: time.Now(), shown: shown, rate: rate}
 }
 
+// tick shows a server the time, if that is not the world's. The node's mutex is held.
+func (n *Node) tick(s server) {
+	if n.clock.bent {
+		s.setTime(n.clock.now(), 0)
+	}
+}
+
 // setClock bends the node's clock; s is nil while the node is down.
 func (n *Node) setClock(f Fault, s server) error {
 	n.mu.Lock()

@@ -21,11 +21,13 @@ type Cluster struct {
 	history *History
 	tb      TB
 	closing sync.WaitGroup // servers and sockets on their way out
+	done    chan struct{}  // closed when Close begins
+	ended   chan struct{}  // closed when it ends
 
 	mu      sync.Mutex
 	clients []*Client
 	played  []*Injection
-	active  []*armed // what strikes now
+	active  []*armed // what strikes messages and commands now
 	timers  map[*time.Timer]struct{}
 	healthy int // nodes, when it was last recorded
 	faults  []error
@@ -106,6 +108,7 @@ func New(nodes int, options ...Option) (*Cluster, error) {
 	c := &Cluster{
 		seed: s.seed, rtts: s.rtts, history: NewHistory(),
 		timers: make(map[*time.Timer]struct{}), healthy: nodes,
+		done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	for i := range nodes {
 		n := &Node{cluster: c, number: i + 1, count: make(map[string]int)}
@@ -114,11 +117,11 @@ func New(nodes int, options ...Option) (*Cluster, error) {
 		if s.process {
 			n.engine = &processEngine{args: s.args, background: c.background}
 		}
+		c.nodes = append(c.nodes, n)
 		if err := n.restart(Restart); err != nil {
 			c.Close()
 			return nil, err
 		}
-		c.nodes = append(c.nodes, n)
 	}
 	c.history.Health(nodes, nodes)
 	return c, nil
@@ -148,15 +151,13 @@ func (c *Cluster) Addrs() ([]string, error) { return c.Client("client").Addrs() 
 // for. Faults can be told to strike some clients' connections only. A name has
 // letters, digits, '.', '_' and '-'; another one panics.
 func (c *Cluster) Client(name string) *Client {
-	if err := Processes(name).check(); err != nil {
+	if err := checkName(name); err != nil {
 		panic("faultinject: " + err.Error())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.clients {
-		if k.name == name {
-			return k
-		}
+	if k := c.find(name); k != nil {
+		return k
 	}
 	k := &Client{cluster: c, name: name}
 	for i, n := range c.nodes {
@@ -168,6 +169,17 @@ func (c *Cluster) Client(name string) *Client {
 	c.clients = append(c.clients, k)
 	c.forecast()
 	return k
+}
+
+// find is the client of that name, nil if nobody has asked for it. The mutex is
+// held.
+func (c *Cluster) find(name string) *Client {
+	for _, k := range c.clients {
+		if k.name == name {
+			return k
+		}
+	}
+	return nil
 }
 
 func (c *Cluster) rtt(i int) time.Duration {
@@ -182,7 +194,7 @@ func (c *Cluster) rtt(i int) time.Duration {
 func (c *Cluster) forecast() {
 	for _, k := range c.clients {
 		for _, p := range k.paths {
-			w := &weather{base: p.base, over: make(chan struct{})}
+			w := &weather{path: p, base: p.base, over: make(chan struct{})}
 			for _, a := range c.active {
 				if where := a.event.Where; !where.paused && where.hasNode(p.node.number) && where.hasClient(k.name) {
 					w.add(a)
@@ -239,22 +251,30 @@ func (c *Cluster) after(d time.Duration, f func()) {
 	}
 	var t *time.Timer
 	t = time.AfterFunc(d, func() {
-		c.mu.Lock()
-		_, live := c.timers[t]
-		delete(c.timers, t)
-		if live {
-			c.closing.Add(1)
+		if c.begin() {
 			defer c.closing.Done()
-		}
-		c.mu.Unlock()
-		if live {
+			c.mu.Lock()
+			delete(c.timers, t)
+			c.mu.Unlock()
 			f()
 		}
 	})
 	c.timers[t] = struct{}{}
 }
 
-// background runs what Close has to wait for.
+// begin is true if Close waits for what begins now, and false if it is too late for
+// that.
+func (c *Cluster) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closing.Add(1)
+	}
+	return !c.closed
+}
+
+// background runs what Close has to wait for. Who calls it is waited for too, or
+// holds the mutex of what Close takes first.
 func (c *Cluster) background(f func()) { c.closing.Go(f) }
 
 // fail keeps an error that nobody is there to be told of, for Injection.Check.
@@ -269,36 +289,36 @@ func (c *Cluster) fail(err error) {
 	}
 }
 
-// Close ends all nodes, connections and clients, and returns when nothing of them
-// is left. It may be called again.
+// Close ends all nodes, connections and clients, lets paused processes go on, and
+// returns when nothing of them is left. It may be called again.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
+		<-c.ended
 		return nil
 	}
 	c.closed = true
+	close(c.done)
 	for t := range c.timers {
 		t.Stop()
 	}
 	clear(c.timers)
-	active := c.active
-	c.active = nil
-	clients := c.clients
+	clients, played := c.clients, c.played
 	c.mu.Unlock()
-	for _, a := range active {
-		a.record(time.Now())
-		a.release()
+	defer close(c.ended)
+	for _, n := range c.nodes {
+		n.bar()
+	}
+	for _, i := range played {
+		i.Stop()
 	}
 	var errs []error
 	for _, k := range clients {
 		errs = append(errs, k.close())
 	}
 	for _, n := range c.nodes {
-		if l := n.alive(); l != nil {
-			n.kill(l)
-		}
-		n.engine.close()
+		n.close()
 	}
 	c.closing.Wait()
 	return errors.Join(errs...)

@@ -2,10 +2,11 @@ package faultinject
 
 import (
 	"errors"
-	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -22,19 +23,23 @@ type link struct {
 	mu         sync.Mutex
 	pending    []request // executed or about to be, in order, and not answered
 	subscribed bool
+	pushes     bool          // RESP3 was seen: no array is a published message
 	idle       chan struct{} // something was answered
 }
 
 // request is a command that has arrived, and what is to happen to its reply.
 type request struct {
 	command
-	fates []effect
-	turn  bool // it has the node for itself until it is answered
+	fates    []effect
+	late     time.Duration // the reply
+	turn     bool          // it has the node for itself until it is answered
+	confirms int           // confirmations that it waits for, as a subscription
 }
 
 func newLink(p *path, life *life) *link {
 	l := &link{path: p, life: life, req: newStream(p, requests), rep: newStream(p, replies), idle: make(chan struct{}, 1)}
 	l.near.link, l.far.link = l, l
+	l.far.written = make(chan struct{}, 1)
 	return l
 }
 
@@ -60,9 +65,10 @@ func (l *link) silence() {
 }
 
 // finish ends the server's side, as the system does for a process that has died:
-// what it had written still arrives.
+// what it had written still arrives, and the end after it. Only that tells the
+// client.
 func (l *link) finish() {
-	l.req.cutOff()
+	l.req.die()
 	l.rep.end()
 	poke(l.idle)
 }
@@ -92,8 +98,13 @@ func (d *deadline) get() time.Time {
 func (e *nearEnd) Read(p []byte) (int, error) {
 	e.reading.Lock()
 	defer e.reading.Unlock()
-	if len(p) == 0 {
+	switch {
+	case e.closed.Load():
+		return 0, net.ErrClosed
+	case len(p) == 0:
 		return 0, nil
+	case passed(e.read.get()):
+		return 0, os.ErrDeadlineExceeded
 	}
 	if len(e.rest) == 0 {
 		m, err := e.link.rep.get(e.read.get)
@@ -136,7 +147,7 @@ func (e *nearEnd) Write(b []byte) (int, error) {
 }
 
 // eachMessage calls do with the complete messages of b, and returns what follows
-// them.
+// them. All share the memory of b, which must not be anybody else's.
 func eachMessage(b []byte, do func([]byte) error) (rest []byte, err error) {
 	for len(b) > 0 {
 		n, err := messageLen(b)
@@ -144,17 +155,14 @@ func eachMessage(b []byte, do func([]byte) error) (rest []byte, err error) {
 			return nil, err
 		}
 		if n == 0 {
-			break
+			return b, nil
 		}
 		if err := do(b[:n:n]); err != nil {
 			return nil, err
 		}
 		b = b[n:]
 	}
-	if len(b) == 0 {
-		return nil, nil // the messages have the memory
-	}
-	return append([]byte(nil), b...), nil
+	return nil, nil
 }
 
 // Close lets what was written arrive, as the system does.
@@ -185,64 +193,26 @@ func (e *nearEnd) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
+// SyscallConn is there for pools, which look by it whether a connection that nobody
+// used for a while has ended: go-redis dials again then, and the command that was
+// to use it does not fail. There is no file descriptor.
+func (e *nearEnd) SyscallConn() (syscall.RawConn, error) { return rawEnd{e}, nil }
+
+type rawEnd struct{ *nearEnd }
+
+// Read is an error if the connection has ended, and does nothing else.
+func (e rawEnd) Read(func(uintptr) bool) error {
+	if e.closed.Load() {
+		return net.ErrClosed
+	}
+	_, err := e.link.rep.state()
+	return err
+}
+
+func (e rawEnd) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
+func (e rawEnd) Control(func(uintptr)) error    { return errors.ErrUnsupported }
+
 func (e *nearEnd) LocalAddr() net.Addr  { return clientAddr }
 func (e *nearEnd) RemoteAddr() net.Addr { return e.link.path.node.addr }
 
-// farEnd is the connection that the server sees. It gets one command at a time.
-type farEnd struct {
-	link    *link
-	rest    []byte
-	writing sync.Mutex
-	partial []byte
-}
-
-func noDeadline() time.Time { return time.Time{} }
-
-// Read returns the next command that the server shall execute. Faults bound to
-// commands strike here and, for those of replies, in Write.
-func (e *farEnd) Read(p []byte) (int, error) {
-	for len(e.rest) == 0 {
-		m, err := e.link.next()
-		if err != nil {
-			return 0, io.EOF
-		}
-		e.rest = m
-	}
-	n := copy(p, e.rest)
-	e.rest = e.rest[n:]
-	return n, nil
-}
-
-func (e *farEnd) Write(b []byte) (int, error) {
-	e.writing.Lock()
-	defer e.writing.Unlock()
-	rest, err := eachMessage(append(e.partial, b...), func(m []byte) error {
-		e.link.answer(m)
-		return nil
-	})
-	e.partial = rest
-	if err != nil {
-		e.link.reset()
-		return 0, err
-	}
-	return len(b), nil
-}
-
-// Close is the server's: what it has written still arrives.
-func (e *farEnd) Close() error {
-	e.link.finish()
-	e.link.path.node.forget(e.link)
-	return nil
-}
-
-func (e *farEnd) SetDeadline(time.Time) error      { return nil }
-func (e *farEnd) SetReadDeadline(time.Time) error  { return nil }
-func (e *farEnd) SetWriteDeadline(time.Time) error { return nil }
-func (e *farEnd) LocalAddr() net.Addr              { return e.link.path.node.addr }
-func (e *farEnd) RemoteAddr() net.Addr             { return clientAddr }
-
-var (
-	clientAddr = &net.TCPAddr{IP: net.IPv4(10, 0, 1, 1), Port: 40000}
-
-	errStruck = errors.New("faultinject: the connection has ended")
-)
+var clientAddr = &net.TCPAddr{IP: net.IPv4(10, 0, 1, 1), Port: 40000}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
 )
 
 // embedded is a server in this process: miniredis, which has Redis's commands and
@@ -14,6 +15,7 @@ import (
 // time.
 type embedded struct {
 	*miniredis.Miniredis
+	conns     *miniserver.Server
 	databases atomic.Int64 // how many of them were chosen, from 0
 	closing   func(func())
 }
@@ -27,7 +29,7 @@ type embeddedEngine struct {
 
 func (g embeddedEngine) close() {}
 
-func (g embeddedEngine) start(from state, after time.Duration) (server, bool, error) {
+func (g embeddedEngine) start(from state, shown time.Time, after time.Duration) (server, bool, error) {
 	e := &embedded{Miniredis: miniredis.NewMiniRedis(), closing: g.closing}
 	e.databases.Store(1)
 	c, err := e.Dial() // starts it
@@ -35,6 +37,8 @@ func (g embeddedEngine) start(from state, after time.Duration) (server, bool, er
 		return nil, false, err
 	}
 	c.Close()
+	e.conns = e.Server()
+	e.SetTime(shown) // the zero time is the world's
 	e.ClockTTL(true)
 	if g.setup != nil {
 		g.setup(e.Miniredis)
@@ -44,7 +48,8 @@ func (g embeddedEngine) start(from state, after time.Duration) (server, bool, er
 }
 
 func (e *embedded) serve(l *link) error {
-	e.Server().ServeConn(&l.far)
+	e.closing(l.far.post)
+	e.conns.ServeConn(&l.far)
 	return nil
 }
 
@@ -80,6 +85,7 @@ func (e *embedded) sees(c command) {
 // each key, which in Redis expires at a time of day.
 func (e *embedded) setTime(t time.Time, step time.Duration) error {
 	e.SetTime(t)
+	e.DB(0) // lets it look at its clock now: it would forget what has passed until a step back
 	if step < 0 {
 		for i := range int(e.databases.Load()) {
 			db := e.DB(i)

@@ -34,32 +34,43 @@ type Trigger struct {
 	kind        string // "" is no trigger
 	key         string
 	keyed       bool
-	first, last int     // last 0 is no end
-	percent     float64 // 0 is all
+	counted     bool
+	first, last int // last 0 is no end
+	part        bool
+	percent     float64
 }
 
 // On chooses every command of a kind, "SET" say, or "any".
 func On(kind string) Trigger {
-	if strings.EqualFold(kind, anyKind) {
+	switch {
+	case strings.EqualFold(kind, anyKind):
 		return Trigger{kind: anyKind}
+	case kind == "":
+		return Trigger{kind: noKind} // Check refuses it; "" would be no trigger
 	}
 	return Trigger{kind: strings.ToUpper(kind)}
 }
 
-const anyKind = "any"
+const (
+	anyKind = "any"
+	noKind  = `""`
+)
 
 // Key restricts the choice to commands that have the key among their arguments.
 func (t Trigger) Key(key string) Trigger { t.key, t.keyed = key, true; return t }
 
 // Nth restricts the choice to the n-th such command, counted from 1.
-func (t Trigger) Nth(n int) Trigger { t.first, t.last = n, n; return t }
+func (t Trigger) Nth(n int) Trigger { t.counted, t.first, t.last = true, n, max(n, 1); return t }
 
 // Between restricts the choice to the first-th to the last-th, counted from 1; last 0
 // is without end.
-func (t Trigger) Between(first, last int) Trigger { t.first, t.last = first, last; return t }
+func (t Trigger) Between(first, last int) Trigger {
+	t.counted, t.first, t.last = true, first, last
+	return t
+}
 
 // Percent restricts the choice to a random part of what is left.
-func (t Trigger) Percent(p float64) Trigger { t.percent = p; return t }
+func (t Trigger) Percent(p float64) Trigger { t.part, t.percent = true, p; return t }
 
 // Where is a set of nodes, and the clients whose connections to them are meant.
 // The zero Where is all nodes and all clients.
@@ -87,8 +98,13 @@ func Nodes(numbers ...int) Where {
 	return w
 }
 
-// From restricts it to the connections of some clients.
-func (w Where) From(clients ...string) Where { w.clients = strings.Join(clients, ","); return w }
+// From restricts it to the connections of some clients; none is all.
+func (w Where) From(clients ...string) Where {
+	if w.clients = strings.Join(clients, ","); w.clients == "" && len(clients) > 0 {
+		w.clients = "," // a name that Check refuses, instead of all
+	}
+	return w
+}
 
 // Processes chooses clients themselves, for Pause.
 func Processes(clients ...string) Where {
@@ -132,7 +148,7 @@ func (t Trigger) String() string {
 		s += " key " + strconv.Quote(t.key)
 	}
 	switch {
-	case t.first == 0 && t.last == 0:
+	case !t.counted:
 	case t.first == t.last:
 		s += fmt.Sprintf(" #%d", t.first)
 	case t.last == 0:
@@ -140,7 +156,7 @@ func (t Trigger) String() string {
 	default:
 		s += fmt.Sprintf(" #%d-%d", t.first, t.last)
 	}
-	if t.percent > 0 {
+	if t.part {
 		s += " " + strconv.FormatFloat(t.percent, 'g', -1, 64) + "%"
 	}
 	return s
@@ -195,21 +211,21 @@ func (e Event) fits(f Fault) error {
 	triggered := e.When.On.kind != ""
 	switch {
 	case triggered && !f.strikesCommands():
-		return fmt.Errorf("%q cannot be bound to a command", f)
-	case !triggered && f.needsCommand():
-		return fmt.Errorf("%q needs a command: on …", f)
+		return fmt.Errorf("%#q cannot be bound to a command", f)
 	case triggered && f.needsStage() && f.stage == atOnce:
-		return fmt.Errorf("%q on a command is before, during or after it", f)
-	case !triggered && f.stage != atOnce:
-		return fmt.Errorf("%q needs a command: on …", f)
-	case f.span > 0 && !triggered:
-		return fmt.Errorf("%q: a time has its duration in front, at … for %v", f, f.span)
+		return fmt.Errorf("%#q on a command is before, during or after it", f)
+	case triggered && f.verb == hang && f.way != bothWays:
+		return fmt.Errorf("%#q cannot be bound to a command: lose request or lose reply", f)
+	case !triggered && (f.needsCommand() || f.stage != atOnce):
+		return fmt.Errorf("%#q needs a command: on SET, for one", f)
+	case !triggered && f.span > 0:
+		return fmt.Errorf("%#q at a time has its duration in front: at %v for %v", f, e.When.At, f.span)
 	case !triggered && e.When.For > 0 && !f.lasts():
-		return fmt.Errorf("%q happens, and has no duration", f)
+		return fmt.Errorf("%#q happens, and has no duration", f)
 	case (f.verb == pause) != e.Where.paused:
-		return fmt.Errorf("%q is not for %v", f, e.Where)
-	case e.Where.clients != "" && !e.Where.paused && f.ofNode():
-		return fmt.Errorf("%q happens to a node, whoever the clients are", f)
+		return fmt.Errorf("%#q is not for %v", f, e.Where)
+	case !triggered && e.Where.clients != "" && !e.Where.paused && f.ofNode():
+		return fmt.Errorf("%#q happens to a node, whoever the clients are", f)
 	}
 	return nil
 }
@@ -224,7 +240,7 @@ func (f Fault) needsStage() bool { return f.verb == kill || f.verb == cut }
 // ofNode says whether the fault is one of the node and not of its connections.
 func (f Fault) ofNode() bool {
 	switch f.verb {
-	case freeze, thaw, kill, restart, restartEmpty, restartAsOf, flushAll, evict, clockStep, clockRate:
+	case freeze, thaw, kill, revive, restart, restartEmpty, restartAsOf, flushAll, evict, clockStep, clockRate:
 		return true
 	}
 	return false
@@ -240,11 +256,11 @@ func (w When) check() error {
 	case t.kind == "":
 		return nil
 	case t.kind != anyKind && strings.IndexFunc(t.kind, notInKind) >= 0:
-		return fmt.Errorf("%q is no command", t.kind)
-	case t.first < 0 || t.last < 0 || t.last > 0 && (t.first < 1 || t.last < t.first):
-		return fmt.Errorf("#%d-%d counts nothing", t.first, t.last)
-	case !(t.percent >= 0 && t.percent <= 100):
-		return fmt.Errorf("%v%% is not between 0%% and 100%%", t.percent)
+		return fmt.Errorf("%v is no command: letters, digits, '.', '_' and '-'", t.kind)
+	case t.counted && (t.first < 1 || t.last != 0 && t.last < t.first):
+		return fmt.Errorf("#%d-%d counts nothing: commands are counted from 1", t.first, t.last)
+	case t.part && !(t.percent > 0 && t.percent <= 100):
+		return fmt.Errorf("%v%% is no part: above 0%%, up to 100%%", t.percent)
 	}
 	return nil
 }
@@ -266,9 +282,16 @@ func (w Where) check() error {
 		return nil
 	}
 	for name := range strings.SplitSeq(w.clients, ",") {
-		if name == "" || strings.IndexFunc(name, notInName) >= 0 {
-			return fmt.Errorf("%q is no client's name: letters, digits, '.', '_' and '-'", name)
+		if err := checkName(name); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	if name == "" || strings.IndexFunc(name, notInName) >= 0 {
+		return fmt.Errorf("%q is no client's name: letters, digits, '.', '_' and '-'", name)
 	}
 	return nil
 }
@@ -287,7 +310,7 @@ func parseNodes(list string) (mask uint64, err error) {
 			b, err = strconv.Atoi(high)
 		}
 		if err != nil || a < 1 || b < a || b > maxNodes || low != strconv.Itoa(a) || isRange && high != strconv.Itoa(b) {
-			return 0, fmt.Errorf("%q are no nodes: numbers from 1 to %d, as in 1,3-5", part, maxNodes)
+			return 0, fmt.Errorf("%q is no node: numbers from 1 to %d, as in 1,3-5", part, maxNodes)
 		}
 		for n := a; n <= b; n++ {
 			mask |= 1 << (n - 1)

@@ -45,6 +45,7 @@ const (
 	delayMessages
 	hangMessages
 	pause
+	revive // what ends a kill; no plan has it
 )
 
 // way is the direction in which a fault of the network works.
@@ -76,10 +77,10 @@ func (s stage) String() string { return [...]string{"", " before", " during", " 
 // Faults of the network between clients and nodes. [Fault.Requests] and
 // [Fault.Replies] restrict those that last to one direction.
 var (
-	// Hang lets everything vanish, without a word to either side; dials never
-	// end. What is connected stays silent for ever, also when the fault is over:
-	// TCP never loses a piece from the middle. On a command, its connection alone
-	// falls silent before the command arrives.
+	// Hang lets everything vanish, without a word to either side; dials wait. A
+	// connection of which something has vanished stays silent for ever, also when
+	// the fault is over: TCP never loses a piece from the middle. On a command,
+	// its connection alone falls silent, before the command arrives.
 	Hang = Fault{verb: hang}
 
 	// Partition keeps everything, as kernels do that send again: dials wait, and
@@ -141,7 +142,8 @@ var (
 )
 
 // Delay makes messages arrive later by d and up to jitter more, in their order. On
-// a command, that command alone is late, and what follows on its connection.
+// a command, that command alone is late, and what follows on its connection; with
+// [Fault.Replies] it is executed at once, and its reply is late.
 func Delay(d, jitter time.Duration) Fault { return Fault{verb: delay, time: d, jitter: jitter} }
 
 // Error answers commands with an error, which names its kind first as Redis's do:
@@ -223,7 +225,7 @@ func (f Fault) String() string {
 		return "nothing"
 	}
 	s += f.way.String() + f.stage.String()
-	if f.span > 0 {
+	if f.span != 0 {
 		s += " for " + f.span.String()
 	}
 	return s
@@ -265,21 +267,21 @@ func (f Fault) check() error {
 	case f.verb == 0:
 		return fmt.Errorf("no fault")
 	case f.way != bothWays && f.verb != delay && f.verb != hang && f.verb != partition:
-		return fmt.Errorf("%q has no direction", names[f.verb])
+		return fmt.Errorf("%#q has no direction, as in %#q", names[f.verb], f)
 	case f.stage != atOnce && f.verb != kill && f.verb != cut:
-		return fmt.Errorf("%q has no %v", names[f.verb], f.stage)
+		return fmt.Errorf("%#q is not before, during or after a command, as in %#q", names[f.verb], f)
 	case f.verb == clockRate && !(f.rate >= 0.001 && f.rate <= 1000):
 		return fmt.Errorf("a clock rate of %v is not between 0.001 and 1000", f.rate)
 	case f.span != 0 && f.verb != kill && f.verb != freeze:
-		return fmt.Errorf("%q on a command has no duration", names[f.verb])
+		return fmt.Errorf("%#q on a command has no duration, as in %#q", names[f.verb], f)
 	case f.verb != clockStep && (f.time < 0 || f.jitter < 0 || f.span < 0):
-		return fmt.Errorf("%q is negative", f)
+		return fmt.Errorf("%#q is negative", f)
 	case f.verb == delay && f.time+f.jitter <= 0, f.verb == delayMessages && f.time <= 0:
-		return fmt.Errorf("%q is no delay", f)
+		return fmt.Errorf("%#q is no delay", f)
 	case f.verb == clockStep && f.time == 0:
-		return fmt.Errorf("%q is no step", f)
+		return fmt.Errorf("%#q is no step", f)
 	case f.verb == restartAsOf && f.time > snapshotsFor:
-		return fmt.Errorf("%q is more than %v ago", f, snapshotsFor)
+		return fmt.Errorf("%#q is more than %v ago", f, snapshotsFor)
 	case f.verb == reply && (f.text == "" || !oneLine(f.text)):
 		return fmt.Errorf("an error reply is one line of text, not %q", f.text)
 	}

@@ -9,6 +9,8 @@ type life struct {
 	gone   chan struct{} // closed at the end
 	buried chan struct{} // closed when the node can have another life
 
+	serving sync.RWMutex // held for reading while a connection is made
+
 	mu     sync.Mutex
 	over   bool
 	frozen bool
@@ -37,7 +39,25 @@ func (l *life) enter() bool {
 	return <-turn
 }
 
-// enterFirst does the same for an administrator.
+// freeze lets a command that has the node stop it, tells so, and waits until it goes
+// on. The command comes first then: what had arrived while it was looked at came
+// later.
+func (l *life) freeze(tell func()) bool {
+	l.mu.Lock()
+	if l.over {
+		l.mu.Unlock()
+		return false
+	}
+	turn := make(chan bool, 1)
+	l.queue = append([]chan bool{turn}, l.queue...)
+	l.frozen, l.busy = true, false
+	l.grant()
+	l.mu.Unlock()
+	tell()
+	return <-turn
+}
+
+// enterFirst does the same as enter for an administrator.
 func (l *life) enterFirst() bool {
 	l.mu.Lock()
 	if l.over || !l.busy {
@@ -89,11 +109,11 @@ func (l *life) isFrozen() bool {
 }
 
 // end sends everybody away, and returns the connections that there were. It does
-// so once.
+// so once. No connection is being made when it returns.
 func (l *life) end() (links []*link, once bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.over {
+		l.mu.Unlock()
 		return nil, false
 	}
 	l.over = true
@@ -105,6 +125,9 @@ func (l *life) end() (links []*link, once bool) {
 		links = append(links, link)
 	}
 	l.links, l.queue, l.admins = nil, nil, nil
+	l.mu.Unlock()
+	l.serving.Lock()
+	defer l.serving.Unlock()
 	return links, true
 }
 
@@ -114,14 +137,21 @@ func (l *life) ended() bool {
 	return l.over
 }
 
-// add takes a new connection, unless the life is over.
+// add takes a new connection and lets the server have it, unless the life is over.
 func (l *life) add(k *link) bool {
+	l.serving.RLock()
+	defer l.serving.RUnlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.over {
+		l.mu.Unlock()
 		return false
 	}
 	l.links[k] = struct{}{}
+	l.mu.Unlock()
+	if err := l.server.serve(k); err != nil {
+		l.remove(k)
+		return false
+	}
 	return true
 }
 

@@ -1,10 +1,10 @@
 package faultinject
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,13 +19,16 @@ type Node struct {
 	addr    *net.TCPAddr
 	engine  engine // makes servers
 
-	mu    sync.Mutex
-	life  *life // nil while the node is down
-	kept  state // what a restart with data comes up with, while the node is down
-	clock clock
-	past  past // for RestartAsOf
-	count map[string]int
-	last  time.Time // when a command was executed last
+	starting sync.Mutex // one start at a time; it may take a while
+
+	mu     sync.Mutex
+	life   *life // nil while the node is down
+	closed bool  // it has no further life
+	kept   state // what a restart with data comes up with, while the node is down
+	clock  clock
+	past   past // for RestartAsOf
+	count  map[string]int
+	last   time.Time // when data may have changed last
 }
 
 // server is one run of Redis, embedded or as a process.
@@ -39,9 +42,10 @@ type server interface {
 	setTime(time.Time, time.Duration) error // its clock shows t now, after a step of d
 }
 
-// engine starts servers for one node.
+// engine starts servers for one node, with a state that is a while old. The clock
+// shows a time, or the world's if that is zero.
 type engine interface {
-	start(from state, after time.Duration) (s server, serial bool, err error)
+	start(from state, shown time.Time, after time.Duration) (s server, serial bool, err error)
 	close()
 }
 
@@ -83,42 +87,56 @@ func (n *Node) Do(f Fault) error {
 	if !f.ofNode() || f.stage != atOnce || f.span != 0 {
 		return fmt.Errorf("faultinject: %q is nothing that is done to a node; use Inject", f)
 	}
-	return n.do(f)
+	if err := n.can(f); err != nil {
+		return fmt.Errorf("faultinject: node %d: %w", n.number, err)
+	}
+	_, err := n.do(f)
+	return err
+}
+
+// can says whether the node's server is able to do what a fault says.
+func (n *Node) can(f Fault) error {
+	_, embedded := n.engine.(embeddedEngine)
+	if (f.verb == clockStep || f.verb == clockRate || f.verb == restartAsOf) && !embedded {
+		return fmt.Errorf("%v: %w", f, errEmbeddedOnly)
+	}
+	return nil
 }
 
 // do is Do for what was checked before. It waits until no command is being
-// executed.
-func (n *Node) do(f Fault) error {
+// executed. It says whether there was anything to strike.
+func (n *Node) do(f Fault) (struck bool, err error) {
 	for {
 		l := n.alive()
 		if l != nil && !l.enterFirst() {
 			<-l.buried
 			continue
 		}
-		err := n.suffer(f, l)
+		struck, err := n.suffer(f, l)
 		if l != nil {
 			l.leave()
 		}
-		return err
+		return struck, err
 	}
 }
 
 // suffer lets the fault happen. No command is being executed; l is the node's
 // life, or nil.
-func (n *Node) suffer(f Fault, l *life) error {
+func (n *Node) suffer(f Fault, l *life) (struck bool, err error) {
 	if l == nil {
 		switch f.verb {
-		case restart, restartEmpty, restartAsOf:
+		case revive, restart, restartEmpty, restartAsOf:
 			err := n.restart(f)
 			n.cluster.changed(n)
-			return err
+			return true, err
 		case kill, thaw, freeze, flushAll, evict:
-			return nil // a dead node cannot be harmed
+			return false, nil // a dead node cannot be harmed
 		}
-		return n.setClock(f, nil)
+		return true, n.setClock(f, nil)
 	}
-	var err error
 	switch f.verb {
+	case revive:
+		return false, nil
 	case kill:
 		n.kill(l)
 	case restart, restartEmpty, restartAsOf:
@@ -130,20 +148,25 @@ func (n *Node) suffer(f Fault, l *life) error {
 			err = l.server.freeze(f.verb == freeze)
 		}
 	case flushAll:
+		n.remember(l)
 		err = l.server.flush()
 	case evict:
+		n.remember(l)
 		err = l.server.evict(f.text)
 	case clockStep, clockRate:
 		err = n.setClock(f, l.server)
 	}
 	n.cluster.changed(n)
-	return err
+	return true, err
 }
 
 // later does f after d, unless d is 0.
 func (n *Node) later(d time.Duration, f Fault) {
 	if d > 0 {
-		n.cluster.after(d, func() { n.cluster.fail(n.do(f)) })
+		n.cluster.after(d, func() {
+			_, err := n.do(f)
+			n.cluster.fail(err)
+		})
 	}
 }
 
@@ -157,6 +180,7 @@ func (n *Node) kill(l *life) {
 		k.finish()
 	}
 	n.mu.Lock()
+	n.tick(l.server)
 	n.kept = l.server.kill(n.clock.now())
 	n.life = nil
 	n.mu.Unlock()
@@ -166,9 +190,14 @@ func (n *Node) kill(l *life) {
 
 // restart brings a dead node up.
 func (n *Node) restart(f Fault) error {
+	n.starting.Lock()
+	defer n.starting.Unlock()
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.life != nil {
+	if n.closed || n.life != nil {
+		defer n.mu.Unlock()
+		if n.closed {
+			return fmt.Errorf("faultinject: node %d: %w", n.number, net.ErrClosed)
+		}
 		return nil // somebody else was faster
 	}
 	from := n.kept
@@ -176,39 +205,64 @@ func (n *Node) restart(f Fault) error {
 	case restartEmpty:
 		from = state{empty: true}
 	case restartAsOf:
-		from = n.past.asOf(time.Now().Add(-f.time))
-		from.asOf = f.time
+		from = n.past.asOf(time.Now().Add(-f.time), n.last, n.kept)
+	}
+	var shown time.Time
+	if n.clock.bent {
+		shown = n.clock.now()
 	}
 	var gap time.Duration
 	if !from.at.IsZero() {
 		gap = n.clock.now().Sub(from.at)
 	}
-	s, serial, err := n.engine.start(from, gap)
+	n.mu.Unlock()
+
+	s, serial, err := n.engine.start(from, shown, gap)
 	if err != nil {
 		return fmt.Errorf("faultinject: node %d: %w", n.number, err)
 	}
-	if f.verb != restart {
-		n.past = past{} // it never was
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		s.kill(n.clock.now())
+		return fmt.Errorf("faultinject: node %d: %w", n.number, net.ErrClosed)
+	}
+	if f.verb == restartEmpty || f.verb == restartAsOf {
+		n.past, n.last = past{}, time.Time{} // it never was
 	}
 	n.life = newLife(s, serial)
-	if n.clock.bent {
-		s.setTime(n.clock.now(), 0)
-	}
+	n.tick(s)
 	return nil
+}
+
+// bar lets the node have no further life.
+func (n *Node) bar() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+}
+
+// close ends the node, which is barred. It returns when nobody is ending it any
+// more.
+func (n *Node) close() {
+	if l := n.alive(); l != nil {
+		n.kill(l)
+		<-l.buried
+	}
+	n.starting.Lock() // a start that has begun ends by itself
+	defer n.starting.Unlock()
+	n.engine.close()
 }
 
 // connect makes a connection to the node as it is.
 func (n *Node) connect(p *path) (*link, error) {
 	l := n.alive()
-	if l == nil {
+	if l == nil || !n.cluster.begin() {
 		return nil, n.refused()
 	}
+	defer n.cluster.closing.Done()
 	k := newLink(p, l)
 	if !l.add(k) {
-		return nil, n.refused()
-	}
-	if err := l.server.serve(k); err != nil {
-		l.remove(k)
 		return nil, n.refused()
 	}
 	return k, nil
@@ -222,20 +276,28 @@ func (n *Node) forget(k *link) { k.life.remove(k) }
 
 // executes is called before every command, when the node has nothing else to do.
 func (n *Node) executes(l *life, c command) {
+	n.remember(l)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.count[c.kind]++
-	n.last = time.Now()
-	if !l.serial || n.life != l {
-		return
-	}
-	if n.clock.bent {
-		l.server.setTime(n.clock.now(), 0)
-	}
 	if e, ok := l.server.(*embedded); ok {
 		e.sees(c)
-		n.past.add(n.last, func() state { return e.copy(n.clock.now()) })
 	}
+}
+
+// remember keeps a copy of the data, which may be about to change, for RestartAsOf.
+func (n *Node) remember(l *life) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life != l {
+		return
+	}
+	n.tick(l.server)
+	now := time.Now()
+	if e, ok := l.server.(*embedded); ok {
+		n.past.add(n.last, now, func() state { return e.copy(n.clock.now()) })
+	}
+	n.last = now
 }
 
 // executed is called after it.
@@ -250,7 +312,7 @@ func (n *Node) executed(l *life, c command) {
 func (n *Node) Executed(kind string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.count[kind]
+	return n.count[strings.ToUpper(kind)]
 }
 
 // Keys is what is stored on the node now; nothing, while it is down. A real
@@ -262,9 +324,7 @@ func (n *Node) Keys() ([]Key, error) {
 	}
 	defer l.leave()
 	n.mu.Lock()
-	if n.clock.bent {
-		l.server.setTime(n.clock.now(), 0)
-	}
+	n.tick(l.server)
 	n.mu.Unlock()
 	keys, err := l.server.keys()
 	for i := range keys {
@@ -282,39 +342,4 @@ func (n *Node) Get(name string) string {
 		}
 	}
 	return ""
-}
-
-// dial is a client's connection to the node.
-func (p *path) dial(ctx context.Context) (net.Conn, error) {
-	for {
-		w := p.weather.Load()
-		if w.gates[requests] == open && w.gates[replies] == open {
-			break
-		}
-		w.struck(requests)
-		select {
-		case <-w.over: // the system tries again
-		case <-ctx.Done():
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: p.node.addr, Err: ctx.Err()}
-		}
-	}
-	w := p.weather.Load()
-	if d := w.delay(requests) + w.delay(replies); d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: p.node.addr, Err: ctx.Err()}
-		}
-	}
-	for _, e := range w.refusing {
-		e.of.hit()
-		return nil, p.node.refused()
-	}
-	k, err := p.node.connect(p)
-	if err != nil {
-		return nil, err
-	}
-	return &k.near, nil
 }

@@ -35,15 +35,18 @@ func (n *Node) tell(l *life, name string) {
 	if !ok {
 		return
 	}
+	n.mu.Lock()
+	rate := 1.0
+	if n.clock.bent {
+		rate = n.clock.rate
+	}
+	if n.life == l {
+		n.tick(e)
+	}
+	n.mu.Unlock()
 	value, ttl := e.look(name)
 	var until time.Time
 	if value != "" && ttl > 0 {
-		n.mu.Lock()
-		rate := 1.0
-		if n.clock.bent {
-			rate = n.clock.rate
-		}
-		n.mu.Unlock()
 		until = time.Now().Add(time.Duration(float64(ttl) / rate))
 	}
 	n.cluster.history.Stored(n.number, name, value, until)
@@ -53,14 +56,12 @@ func (n *Node) tell(l *life, name string) {
 func (c *Cluster) Report() string {
 	c.mu.Lock()
 	played := c.played
-	active := c.active
-	c.active = nil
 	c.mu.Unlock()
-	for _, a := range active {
-		a.record(time.Now())
-	}
 	var b strings.Builder
 	for _, i := range played {
+		for _, a := range i.armed {
+			a.record(time.Now(), false)
+		}
 		fmt.Fprintf(&b, "%v\n", i)
 	}
 	b.WriteString(c.history.String())

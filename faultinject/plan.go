@@ -75,21 +75,28 @@ func ParsePlan(text string) (Plan, error) {
 	return p, nil
 }
 
-// withoutComment cuts a line at the first # that begins a word, is followed by no
-// number and is not within quotes.
+// withoutComment cuts a line at the first # that is not within quotes, nor counts
+// commands as "on SET #3" does: with a number, in front of the colon.
 func withoutComment(line string) string {
-	quoted := false
+	quoted, colon := false, false
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
 		case c == '\\' && quoted:
 			i++
 		case c == '"':
 			quoted = !quoted
-		case c == '#' && !quoted && (i+1 == len(line) || line[i+1] < '0' || line[i+1] > '9'):
+		case c == ':' && !quoted:
+			colon = true
+		case c == '#' && !quoted && (colon || !counts(line[:i], line[i+1:])):
 			return line[:i]
 		}
 	}
 	return line
+}
+
+// counts says whether a # between two texts counts commands.
+func counts(before, after string) bool {
+	return strings.TrimSpace(before) != "" && after != "" && after[0] >= '0' && after[0] <= '9'
 }
 
 // ParseEvent reads one line of a plan.

@@ -3,7 +3,6 @@ package faultinject
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"time"
@@ -28,7 +27,7 @@ type processEngine struct {
 	admin      *redis.Client
 }
 
-func (g *processEngine) start(from state, _ time.Duration) (server, bool, error) {
+func (g *processEngine) start(from state, _ time.Time, _ time.Duration) (server, bool, error) {
 	switch {
 	case g.p == nil:
 		p, err := redisproc.Launch("", g.args...)
@@ -41,8 +40,6 @@ func (g *processEngine) start(from state, _ time.Duration) (server, bool, error)
 			ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
 		})
 		return process{g}, false, nil
-	case from.asOf > 0:
-		return nil, false, fmt.Errorf("restart as of %v: %w", from.asOf, errEmbeddedOnly)
 	case from.empty:
 		if err := g.p.Wipe(); err != nil {
 			return nil, false, err
@@ -109,26 +106,36 @@ func (s process) keys() (all []Key, err error) {
 	defer cancel()
 	names, err := s.admin.Keys(ctx, "*").Result()
 	for _, name := range names {
-		k := Key{Name: name}
-		switch kind, err := s.admin.Type(ctx, name).Result(); {
+		k, err := s.look(ctx, name)
+		switch {
+		case errors.Is(err, redis.Nil): // expired meanwhile
 		case err != nil:
 			return all, err
-		case kind == "none": // expired meanwhile
-			continue
-		case kind == "string":
-			k.Value, err = s.admin.Get(ctx, name).Result()
-			if errors.Is(err, redis.Nil) {
-				continue
-			}
 		default:
-			k.Value = "(" + kind + ")"
+			all = append(all, k)
 		}
-		ttl, err := s.admin.PTTL(ctx, name).Result()
-		if err != nil {
-			return all, err
-		}
-		k.TTL = max(ttl, 0)
-		all = append(all, k)
 	}
 	return all, err
+}
+
+// look is what is stored under a name, or redis.Nil.
+func (s process) look(ctx context.Context, name string) (k Key, err error) {
+	k.Name = name
+	kind, err := s.admin.Type(ctx, name).Result()
+	switch {
+	case err != nil:
+		return k, err
+	case kind == "none":
+		return k, redis.Nil
+	case kind == "string":
+		k.Value, err = s.admin.Get(ctx, name).Result()
+	default:
+		k.Value = "(" + kind + ")"
+	}
+	if err != nil {
+		return k, err
+	}
+	ttl, err := s.admin.PTTL(ctx, name).Result()
+	k.TTL = max(ttl, 0)
+	return k, err
 }

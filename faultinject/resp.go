@@ -84,31 +84,30 @@ func length(head []byte) (int, error) {
 	return n, nil
 }
 
-// words are the strings of a flat array, or of an inline command. They share the
-// memory of the message.
-func words(message []byte) [][]byte {
+// words are the strings of a flat array, or of an inline command, up to the first
+// element that is none. They share the memory of the message.
+func words(message []byte) (all [][]byte, flat bool) {
 	if head0(message) != '*' && head0(message) != '>' {
-		return bytes.Fields(message)
+		return bytes.Fields(message), true
 	}
 	head, rest, _ := bytes.Cut(message, []byte("\n"))
 	n, err := length(head)
 	if err != nil || n <= 0 {
-		return nil
+		return nil, err == nil
 	}
-	all := make([][]byte, 0, n)
 	for range n {
 		head, tail, ok := bytes.Cut(rest, []byte("\n"))
 		if !ok || head0(head) != '$' {
-			break // a simple string, a number or an aggregate: no client sends that
+			return all, false // a simple string, a number or an aggregate
 		}
 		k, err := length(head)
 		if err != nil || k < 0 || len(tail) < k+2 {
-			break
+			return all, false
 		}
 		all = append(all, tail[:k:k])
 		rest = tail[k+2:]
 	}
-	return all
+	return all, true
 }
 
 // command is a request: its name in capitals, and its arguments.
@@ -117,12 +116,13 @@ type command struct {
 	args [][]byte
 }
 
-func parseCommand(message []byte) command {
-	all := words(message)
-	if len(all) == 0 {
-		return command{}
+// parseCommand is false for what no client sends. An empty command has no kind.
+func parseCommand(message []byte) (command, bool) {
+	all, ok := words(message)
+	if !ok || len(all) == 0 {
+		return command{}, ok
 	}
-	return command{kind: strings.ToUpper(string(all[0])), args: all[1:]}
+	return command{kind: strings.ToUpper(string(all[0])), args: all[1:]}, true
 }
 
 // mentions says whether one of the arguments is the key.
@@ -142,8 +142,15 @@ func (c command) String() string {
 	return c.kind + " " + string(bytes.Join(c.args, []byte(" ")))
 }
 
-// subscribes says whether the command is answered by pushed messages.
-func (c command) subscribes() bool { return strings.HasSuffix(c.kind, "SUBSCRIBE") }
+// confirms is how many confirmations answer the command: one for each channel that
+// it subscribes to or leaves. How many it leaves that names none is not known here;
+// the first answers it then.
+func (c command) confirms() int {
+	if !strings.HasSuffix(c.kind, "SUBSCRIBE") {
+		return 0
+	}
+	return max(len(c.args), 1)
+}
 
 // blocks says whether the server may keep the command waiting while it executes
 // others.
@@ -169,7 +176,7 @@ func pushed(message []byte) (published, confirmation bool) {
 	if c := head0(message); c != '*' && c != '>' {
 		return false, false
 	}
-	first := words(message)
+	first, _ := words(message)
 	if len(first) == 0 {
 		return false, false
 	}

@@ -12,11 +12,11 @@ const (
 	snapshotsSize  = 200_000 // keys in all of them
 )
 
-// state is a copy of a node's data.
+// state is a copy of a node's data: all keys with their ttls, but for HyperLogLogs,
+// consumer groups of streams, and ttls of single fields.
 type state struct {
 	empty bool
-	asOf  time.Duration // how old it is wanted; for servers that keep their data themselves
-	at    time.Time     // by the node's clock
+	at    time.Time // by the node's clock
 	items []item
 }
 
@@ -24,6 +24,7 @@ type state struct {
 type item struct {
 	db    int
 	key   string
+	kind  string
 	ttl   time.Duration
 	value string
 	list  []string
@@ -39,8 +40,8 @@ func (e *embedded) copy(at time.Time) state {
 	for i := range int(e.databases.Load()) {
 		db := e.DB(i)
 		for _, key := range db.Keys() {
-			it := item{db: i, key: key, ttl: db.TTL(key)}
-			switch db.Type(key) {
+			it := item{db: i, key: key, kind: db.Type(key), ttl: db.TTL(key)}
+			switch it.kind {
 			case "string":
 				it.value, _ = db.Get(key)
 			case "list":
@@ -66,7 +67,8 @@ func (e *embedded) copy(at time.Time) state {
 	return s
 }
 
-// load fills an empty server with a state that is a while old.
+// load fills an empty server with a state that is a while old by the node's clock,
+// which may have been set back meanwhile.
 func (e *embedded) load(s state, after time.Duration) {
 	for _, it := range s.items {
 		if it.ttl > 0 && it.ttl <= after {
@@ -74,28 +76,28 @@ func (e *embedded) load(s state, after time.Duration) {
 		}
 		e.databases.Store(max(e.databases.Load(), int64(it.db)+1))
 		db := e.DB(it.db)
-		switch {
-		case it.list != nil:
+		switch it.kind {
+		case "string":
+			db.Set(it.key, it.value)
+		case "list":
 			db.Push(it.key, it.list...)
-		case it.hash != nil:
+		case "hash":
 			for f, v := range it.hash {
 				db.HSet(it.key, f, v)
 			}
-		case it.set != nil:
+		case "set":
 			db.SetAdd(it.key, it.set...)
-		case it.zset != nil:
+		case "zset":
 			for m, score := range it.zset {
 				db.ZAdd(it.key, score, m)
 			}
-		case it.log != nil:
+		case "stream":
 			for _, entry := range it.log {
 				db.XAdd(it.key, entry.ID, entry.Values)
 			}
-		default:
-			db.Set(it.key, it.value)
 		}
 		if it.ttl > 0 {
-			db.SetTTL(it.key, it.ttl-max(after, 0))
+			db.SetTTL(it.key, it.ttl-after)
 		}
 	}
 }
@@ -107,31 +109,35 @@ type past struct {
 }
 
 type snapshot struct {
-	taken time.Time // by the world's clock
+	since time.Time // by the world's clock, when something last changed before
+	taken time.Time
 	state state
 }
 
-// add keeps a copy, if the newest one is old enough. It is called before a
-// command, so a copy is what there was since the command before.
-func (p *past) add(now time.Time, copy func() state) {
+// add keeps a copy, if the newest one is old enough. It is called before something
+// changes, so a copy is what there was since the change before.
+func (p *past) add(since, now time.Time, copy func() state) {
 	if k := len(p.copies); k > 0 && now.Sub(p.copies[k-1].taken) < snapshotsEvery {
 		return
 	}
 	s := copy()
-	p.copies = append(p.copies, snapshot{now, s})
+	p.copies = append(p.copies, snapshot{since, now, s})
 	p.size += len(s.items)
-	for len(p.copies) > 1 && (p.size > snapshotsSize || now.Sub(p.copies[0].taken) > snapshotsFor+snapshotsEvery) {
+	for len(p.copies) > 1 && (p.size > snapshotsSize || now.Sub(p.copies[1].since) > snapshotsFor) {
 		p.size -= len(p.copies[0].state.items)
 		p.copies[0] = snapshot{}
 		p.copies = p.copies[1:]
 	}
 }
 
-// asOf is the newest copy that was made at t or before, and nothing at all from
-// before the first.
-func (p *past) asOf(t time.Time) state {
+// asOf is the newest copy of what there was at t or before, and nothing at all from
+// before the first. The end of the past is what there was since the last change.
+func (p *past) asOf(t, last time.Time, end state) state {
+	if !last.After(t) {
+		return end
+	}
 	for i := len(p.copies) - 1; i >= 0; i-- {
-		if c := p.copies[i]; !c.taken.After(t) {
+		if c := p.copies[i]; !c.since.After(t) {
 			return c.state
 		}
 	}

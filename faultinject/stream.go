@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// window is how many bytes one direction of a connection holds before the writer
-// has to wait, as it must for a kernel's buffers.
+// window is how many bytes of requests a connection holds before the client has
+// to wait, as it must for a kernel's buffers. Replies are never waited for: Redis
+// keeps them in its memory and goes on with other clients.
 const window = 4 << 20
 
 // stream is one direction of a connection: messages on their way, in order. One
@@ -23,8 +24,9 @@ type stream struct {
 	queue  []parcel
 	bytes  int
 	last   time.Time // when the newest parcel is due: nothing overtakes
-	ended  bool      // the writer closed: what is queued still arrives
+	ended  bool      // the writer closed: what is queued still arrives, and the end at last
 	reset  bool      // nothing more arrives
+	dead   bool      // the reader is gone without a word: what comes vanishes
 	silent bool      // whatever is queued or comes vanishes
 
 	wake chan struct{} // something changed for the reader
@@ -60,12 +62,20 @@ func poke(c chan struct{}) {
 // errReset is what both sides of a connection see that was reset.
 func errReset(op string) error { return &net.OpError{Op: op, Net: "tcp", Err: syscall.ECONNRESET} }
 
+func noDeadline() time.Time { return time.Time{} }
+
+// passed says whether a deadline is over; the zero time is none.
+func passed(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().Before(deadline) }
+
 // put queues a message that is to arrive after what the network takes, and d
 // more. It waits for room until the deadline, the zero time being none.
 func (s *stream) put(message []byte, d time.Duration, deadline func() time.Time) error {
 	w := s.path.weather.Load()
 	d += w.delay(s.way)
 	for {
+		if passed(deadline()) {
+			return os.ErrDeadlineExceeded
+		}
 		s.mu.Lock()
 		switch {
 		case s.reset:
@@ -74,7 +84,7 @@ func (s *stream) put(message []byte, d time.Duration, deadline func() time.Time)
 		case s.ended:
 			s.mu.Unlock()
 			return net.ErrClosed
-		case s.silent:
+		case s.silent, s.dead:
 			s.mu.Unlock()
 			return nil
 		case w.gates[s.way] == astray:
@@ -82,18 +92,11 @@ func (s *stream) put(message []byte, d time.Duration, deadline func() time.Time)
 			s.lose()
 			s.mu.Unlock()
 			return nil
-		case s.bytes < window:
+		case s.bytes < window || s.way == replies:
 			w.struck(s.way)
-			var due time.Time
-			if d > 0 {
-				due = time.Now().Add(d)
-			}
-			if due.Before(s.last) {
-				due = s.last
-			}
-			s.last = due
+			s.last = s.dueAfter(d)
 			s.bytes += len(message)
-			s.queue = append(s.queue, parcel{message, due})
+			s.queue = append(s.queue, parcel{message, s.last})
 			s.mu.Unlock()
 			poke(s.wake)
 			return nil
@@ -106,10 +109,25 @@ func (s *stream) put(message []byte, d time.Duration, deadline func() time.Time)
 	}
 }
 
+// dueAfter is when something may arrive that takes d, and overtakes nothing. The
+// mutex is held.
+func (s *stream) dueAfter(d time.Duration) (due time.Time) {
+	if d > 0 {
+		due = time.Now().Add(d)
+	}
+	if due.Before(s.last) {
+		return s.last
+	}
+	return due
+}
+
 // get returns the next message that has arrived. It waits for it until the
 // deadline.
 func (s *stream) get(deadline func() time.Time) ([]byte, error) {
 	for {
+		if passed(deadline()) {
+			return nil, os.ErrDeadlineExceeded
+		}
 		message, wait, err := s.take()
 		if message != nil || err != nil {
 			return message, err
@@ -125,75 +143,95 @@ func (s *stream) get(deadline func() time.Time) ([]byte, error) {
 func (s *stream) take() (message []byte, wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.reset:
-		return nil, 0, errReset("read")
-	case s.silent && s.ended && s.way == requests:
-		return nil, 0, io.EOF // nobody can tell; it lets the server's side of the connection go
-	case s.silent:
-		return nil, 0, nil
-	case len(s.queue) == 0 && !s.ended:
-		return nil, 0, nil
+	ready, wait, err := s.look()
+	if !ready {
+		return nil, wait, err
 	}
-	switch w := s.path.weather.Load(); w.gates[s.way] {
-	case shut:
-		return nil, 0, nil
-	case astray:
-		w.struck(s.way)
-		s.lose()
-		return nil, 0, nil
-	}
-	if len(s.queue) == 0 {
-		return nil, 0, io.EOF
-	}
-	p := s.queue[0]
-	if !p.due.IsZero() {
-		if wait := time.Until(p.due); wait > 0 {
-			return nil, wait, nil
-		}
-	}
+	message = s.queue[0].message
 	s.queue[0] = parcel{}
 	s.queue = s.queue[1:]
-	if s.bytes -= len(p.message); s.bytes < window {
+	if s.bytes -= len(message); s.bytes < window {
 		poke(s.room)
 	}
-	return p.message, 0, nil
+	return message, 0, nil
+}
+
+// look says whether a message is ready, or else how long the next one, or the end,
+// needs, 0 being unknown. It is an error if nothing will come any more. The mutex
+// is held.
+func (s *stream) look() (ready bool, wait time.Duration, err error) {
+	w := s.path.weather.Load()
+	if w.gates[s.way] == astray && !s.reset && !s.silent && (len(s.queue) > 0 || s.ended) {
+		w.struck(s.way)
+		s.lose()
+	}
+	switch {
+	case s.reset || s.dead:
+		return false, 0, errReset("read")
+	case s.silent && s.ended && s.way == requests:
+		return false, 0, io.EOF // nobody can tell; it lets the server's side of the connection go
+	case s.silent || w.gates[s.way] == shut:
+		return false, 0, nil
+	case len(s.queue) > 0:
+		wait = untilDue(s.queue[0].due)
+		return wait == 0, wait, nil
+	case !s.ended:
+		return false, 0, nil
+	}
+	if wait = untilDue(s.last); wait == 0 {
+		err = io.EOF
+	}
+	return false, wait, err
+}
+
+func untilDue(due time.Time) time.Duration {
+	if due.IsZero() {
+		return 0
+	}
+	return max(0, time.Until(due))
+}
+
+// state says how the reader would fare: an error if nothing will come any more,
+// and how long that needs if it is known.
+func (s *stream) state() (wait time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, wait, err = s.look(); len(s.queue) > 0 {
+		wait = 0 // for a message
+	}
+	return wait, err
 }
 
 // lose makes the stream silent for ever. The mutex is held.
 func (s *stream) lose() { s.silent, s.queue, s.bytes = true, nil, 0 }
 
 // silence does the same from outside.
-func (s *stream) silence() {
-	s.mu.Lock()
-	s.lose()
-	s.mu.Unlock()
-	poke(s.room)
-}
+func (s *stream) silence() { s.change(s.lose) }
 
-// end lets the reader have what is queued and then the end of the stream.
+// end lets the reader have what is queued and then the end of the stream, which
+// takes as long as a message.
 func (s *stream) end() {
-	s.mu.Lock()
-	s.ended = true
-	s.mu.Unlock()
-	poke(s.wake)
-	poke(s.room)
+	s.change(func() {
+		if !s.ended {
+			s.ended = true
+			s.last = s.dueAfter(s.path.weather.Load().least(s.way))
+		}
+	})
 }
 
 // cutOff drops what is queued.
-func (s *stream) cutOff() {
+func (s *stream) cutOff() { s.change(func() { s.reset, s.queue, s.bytes = true, nil, 0 }) }
+
+// die lets what is queued and what comes vanish, since nobody is there to read it.
+// The writer is not told: it learns that from the other direction.
+func (s *stream) die() { s.change(func() { s.dead, s.queue, s.bytes = true, nil, 0 }) }
+
+func (s *stream) change(how func()) {
 	s.mu.Lock()
-	s.reset, s.queue, s.bytes = true, nil, 0
+	how()
 	s.mu.Unlock()
 	poke(s.wake)
 	poke(s.room)
-}
-
-// broken says whether nothing will arrive any more.
-func (s *stream) broken() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.reset
 }
 
 // await waits for a poke, for d if it is above 0, and for the deadline, which
@@ -205,7 +243,7 @@ func await(c <-chan struct{}, d time.Duration, deadline time.Time) error {
 		if left <= 0 {
 			return os.ErrDeadlineExceeded
 		}
-		if d <= 0 || left < d {
+		if d <= 0 || left <= d {
 			d, expires = left, true
 		}
 	}
