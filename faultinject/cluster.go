@@ -294,8 +294,9 @@ func (c *Cluster) Close() error {
 		errs = append(errs, k.close())
 	}
 	for _, n := range c.nodes {
-		if l := n.alive(); l != nil {
+		if l := n.latest(); l != nil {
 			n.kill(l)
+			<-l.buried // somebody else may have killed it just now
 		}
 		n.engine.close()
 	}

@@ -67,7 +67,16 @@ func (n *Node) Number() int { return n.number }
 // Up says whether the node runs; a frozen one does.
 func (n *Node) Up() bool { return n.alive() != nil }
 
+// alive is the node's life, nil when it is over.
 func (n *Node) alive() *life {
+	if l := n.latest(); l != nil && !l.ended() {
+		return l
+	}
+	return nil
+}
+
+// latest is the node's life, also while it ends; nil when it can have another.
+func (n *Node) latest() *life {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.life
@@ -90,7 +99,7 @@ func (n *Node) Do(f Fault) error {
 // executed.
 func (n *Node) do(f Fault) error {
 	for {
-		l := n.alive()
+		l := n.latest()
 		if l != nil && !l.enterFirst() {
 			<-l.buried
 			continue
@@ -148,11 +157,14 @@ func (n *Node) later(d time.Duration, f Fault) {
 }
 
 // kill ends a life. What was executed is kept; what was answered still arrives.
+// When a client can tell, because its connection ends, the node is down for
+// everybody and its ports are closed.
 func (n *Node) kill(l *life) {
 	links, once := l.end()
 	if !once {
 		return
 	}
+	n.cluster.changed(n)
 	for _, k := range links {
 		k.finish()
 	}
@@ -161,7 +173,6 @@ func (n *Node) kill(l *life) {
 	n.life = nil
 	n.mu.Unlock()
 	close(l.buried)
-	n.cluster.changed(n)
 }
 
 // restart brings a dead node up.
