@@ -2,7 +2,9 @@ package faultinject
 
 import (
 	"fmt"
+	"net"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +18,9 @@ type embedded struct {
 	*miniredis.Miniredis
 	databases atomic.Int64 // how many of them were chosen, from 0
 	closing   func(func())
+
+	mu     sync.Mutex
+	closed bool // no connection may be added to a server that closes
 }
 
 // embeddedEngine makes one after the other for a node. Each is new: a Redis that
@@ -44,11 +49,19 @@ func (g embeddedEngine) start(from state, after time.Duration) (server, bool, er
 }
 
 func (e *embedded) serve(l *link) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return net.ErrClosed
+	}
 	e.Server().ServeConn(&l.far)
 	return nil
 }
 
 func (e *embedded) kill(at time.Time) (kept state) {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
 	kept = e.copy(at)
 	e.closing(e.Close) // it waits for the command that may have brought us here
 	return kept

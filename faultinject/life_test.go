@@ -3,6 +3,8 @@ package faultinject_test
 import (
 	"io"
 	"net"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,5 +35,20 @@ func TestAKilledNodeIsDownBeforeItsClientsCanTell(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF)
 		require.False(t, up)
 		require.Error(t, dialErr, "the port is open")
+	}
+}
+
+func TestDialsAndKillsMayMeet(t *testing.T) {
+	c := faultinject.Start(t, 1)
+	node, client := c.Node(1), c.Client("a")
+	for range 500 {
+		var dials sync.WaitGroup
+		for range 4 {
+			dials.Go(func() { client.DialContext(t.Context(), "tcp", "10.0.0.1:6379") })
+		}
+		runtime.Gosched() // lets some dials be ahead of the kill
+		require.NoError(t, node.Do(faultinject.Kill))
+		dials.Wait()
+		require.NoError(t, node.Do(faultinject.Restart))
 	}
 }
