@@ -71,7 +71,16 @@ func (n *Node) Number() int { return n.number }
 // Up says whether the node runs; a frozen one does.
 func (n *Node) Up() bool { return n.alive() != nil }
 
+// alive is the node's life, nil when it is over.
 func (n *Node) alive() *life {
+	if l := n.latest(); l != nil && !l.ended() {
+		return l
+	}
+	return nil
+}
+
+// latest is the node's life, also while it ends; nil when it can have another.
+func (n *Node) latest() *life {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.life
@@ -107,7 +116,7 @@ func (n *Node) can(f Fault) error {
 // executed. It says whether there was anything to strike.
 func (n *Node) do(f Fault) (struck bool, err error) {
 	for {
-		l := n.alive()
+		l := n.latest()
 		if l != nil && !l.enterFirst() {
 			<-l.buried
 			continue
@@ -171,11 +180,14 @@ func (n *Node) later(d time.Duration, f Fault) {
 }
 
 // kill ends a life. What was executed is kept; what was answered still arrives.
+// When a client can tell, because its connection ends, the node is down for
+// everybody and its ports are closed.
 func (n *Node) kill(l *life) {
 	links, once := l.end()
 	if !once {
 		return
 	}
+	n.cluster.changed(n)
 	for _, k := range links {
 		k.finish()
 	}
@@ -185,7 +197,6 @@ func (n *Node) kill(l *life) {
 	n.life = nil
 	n.mu.Unlock()
 	close(l.buried)
-	n.cluster.changed(n)
 }
 
 // restart brings a dead node up.
@@ -245,9 +256,9 @@ func (n *Node) bar() {
 // close ends the node, which is barred. It returns when nobody is ending it any
 // more.
 func (n *Node) close() {
-	if l := n.alive(); l != nil {
+	if l := n.latest(); l != nil {
 		n.kill(l)
-		<-l.buried
+		<-l.buried // somebody else may have killed it just now
 	}
 	n.starting.Lock() // a start that has begun ends by itself
 	defer n.starting.Unlock()

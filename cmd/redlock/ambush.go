@@ -1,157 +1,126 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"time"
 
-	"github.com/alicebob/miniredis/v2/server"
+	"github.com/seed58520471/redlock"
+	"github.com/seed58520471/redlock/faultinject"
 )
 
-// fate is how a node dies in the middle of an acquire.
-type fate uint8
-
-const (
-	beforeStoring fate = iota // the SET has reached the node, and the vote is lost with it
-	afterStoring              // the node stores the vote, and its answer is lost
-)
-
-func (f fate) String() string {
-	return [...]string{"before it stored its vote", "with its vote stored, unanswered"}[f]
-}
-
-// order is who comes first in an ambush.
-type order uint8
-
-const (
-	victimsFirst   order = iota // the survivors execute the SET when the victims are dead
-	survivorsFirst              // the victims die when the survivors have executed it
-)
-
-// ambush kills nodes in the middle of the next acquire of one name, each when
-// the SET reaches it. The other side waits for that, so that things happen in the
-// same order each time and no claim rests on chance.
+// ambush kills nodes in the middle of an acquire, each when the SET has reached
+// it. The SET freezes the nodes that are to act second until the others are
+// through, so that things happen in the same order each time and no claim rests on
+// chance.
 type ambush struct {
-	name  string
-	nodes cluster
-	fates map[int]fate
-	order order
-	begin time.Time
-	dead  chan struct{} // closed when all victims are
+	*demo
+	victims []*victim
+	second  []*faultinject.Node
+	through func() bool // tells whether the others are
 
-	mu   sync.Mutex
-	toll toll
+	begin   time.Time
+	verdict time.Duration // from the beginning until alice knew
 }
 
-// toll is what came of an ambush.
-type toll struct {
-	died   map[int]time.Duration // after the ambush was laid; victims that no SET has reached are missing
-	stored int                   // survivors that had stored the vote when the last victim died
+// victim is a node that is killed.
+type victim struct {
+	*faultinject.Node
+	fate faultinject.Fault
+
+	struck *faultinject.Injection
+	died   time.Duration // from the beginning
+	dead   bool          // when alice had her verdict
 }
 
-const (
-	// pause keeps the second side silent for a little longer: the client should
-	// have noticed what the first did, so that the votes show it.
-	pause = 10 * time.Millisecond
-
-	// patience is how long one side waits for the other at most. It is below the
-	// node timeout: a victim that is never reached must not make the others fail.
-	patience = embeddedTimeout / 2
+var (
+	beforeStoring = faultinject.Kill.Before() // the SET has reached the node, and the vote is lost with it
+	afterStoring  = faultinject.Kill.During() // the node has stored the vote, and its answer is lost
 )
 
-// ambush lays one. Nodes that are up and have no fate survive.
-func (c cluster) ambush(name string, o order, fates map[int]fate) *ambush {
-	a := &ambush{
-		name: name, nodes: c, fates: fates, order: o, begin: time.Now(),
-		dead: make(chan struct{}), toll: toll{died: make(map[int]time.Duration)},
+// pause keeps the second side silent for a little longer: the client should have
+// noticed what the first did, so that the votes show it.
+const pause = 10 * time.Millisecond
+
+// tryLock lets alice try to take the lock meanwhile.
+func (a *ambush) tryLock(ctx context.Context) (*redlock.Lease, error) {
+	for _, n := range a.second {
+		defer a.onSet(n, faultinject.Freeze).Stop()
 	}
-	for i, e := range c {
-		if e.down.Load() {
-			continue
-		}
-		act := a.survive
-		if _, doomed := fates[i]; doomed {
-			act = func() bool { return a.die(i) }
-		}
-		e.srv.SetPreHook(a.onSet(act))
+	for _, v := range a.victims {
+		v.struck = a.onSet(v.Node, v.fate)
+		defer v.struck.Stop()
 	}
-	return a
+	a.begin = time.Now()
+	var direction sync.WaitGroup
+	direction.Go(a.direct)
+	defer direction.Wait()
+	lease, err := a.alice.TryLock(ctx, a.name)
+	a.verdict = time.Since(a.begin)
+	for _, v := range a.victims {
+		v.dead = !v.Up()
+	}
+	return lease, err
 }
 
-// onSet makes a hook that acts on the SET of the name only.
-func (a *ambush) onSet(act func() (done bool)) server.Hook {
-	return func(_ *server.Peer, cmd string, args ...string) bool {
-		return cmd == "SET" && len(args) > 0 && args[0] == a.name && act()
+// onSet lets a fault strike the next SET of the lock's name at a node.
+func (a *ambush) onSet(n *faultinject.Node, f faultinject.Fault) *faultinject.Injection {
+	return a.nodes.Inject(fmt.Sprintf("on SET key %q #1, node %d: %v", a.name, n.Number(), f))
+}
+
+// direct lets the second side act when the first is through. It waits for that no
+// longer than half the node timeout: a victim that is never reached must not make
+// the others fail.
+func (a *ambush) direct() {
+	for time.Since(a.begin) < a.nodeTimeout/2 && !a.through() {
+		time.Sleep(100 * time.Microsecond)
+	}
+	time.Sleep(pause)
+	for _, v := range a.victims {
+		if v.died == 0 {
+			v.died = time.Since(a.begin) // now, if it is of the second side
+		}
+	}
+	for _, n := range a.second {
+		n.Do(faultinject.Thaw)
 	}
 }
 
-// die kills node i. The server still has the SET in its hands, which it executes
-// or not; no connection is left that could carry the answer.
-func (a *ambush) die(i int) (done bool) {
-	if a.order == survivorsFirst {
-		for time.Since(a.begin) < patience && a.stored() < len(a.survivors()) {
-			time.Sleep(100 * time.Microsecond)
-		}
-		time.Sleep(pause)
-	}
-	at, stored := time.Since(a.begin), a.stored() // the client can know before kill returns
-	a.nodes[i].kill()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if _, again := a.toll.died[i]; !again {
-		a.toll.died[i], a.toll.stored = at, stored
-		if len(a.toll.died) == len(a.fates) {
-			close(a.dead)
+// allDead is for victims that act first.
+func (a *ambush) allDead() bool {
+	all := true
+	for _, v := range a.victims {
+		switch {
+		case v.Up():
+			all = false
+		case v.died == 0:
+			v.died = time.Since(a.begin)
 		}
 	}
-	return a.fates[i] == beforeStoring
+	return all
 }
 
-// survive lets a node execute the SET.
-func (a *ambush) survive() (done bool) {
-	if a.order == victimsFirst {
-		select {
-		case <-a.dead:
-			time.Sleep(pause)
-		case <-time.After(patience):
+// claims files the claims about the victims: each died after the SET was sent and
+// before the verdict, and kept or lost the vote as it should.
+func (a *ambush) claims(s *step) {
+	for _, v := range a.victims {
+		claim, want := "node %d died before it stored its vote", ""
+		if v.fate == afterStoring {
+			claim, want = "node %d died with its vote stored, unanswered", a.alice.owner
+		}
+		claim = fmt.Sprintf(claim, v.Number())
+		stored := ownerOf(a.token(v.Node))
+		switch {
+		case v.struck.Fired() == 0:
+			s.check(false, claim, "no SET has reached it")
+		case stored != want:
+			s.check(false, claim, "it has stored a vote for %q", stored)
+		case s.Round != nil && s.Round.Votes[v.Number()-1].Outcome == redlock.Granted.String():
+			s.check(false, claim, "its vote was counted")
+		default:
+			s.check(v.dead && v.died < a.verdict, claim,
+				"at %s of %s", span(millis(v.died)), span(millis(a.verdict)))
 		}
 	}
-	return false
-}
-
-// survivors are the nodes that are up and stay so.
-func (a *ambush) survivors() (up []*embedded) {
-	for i, e := range a.nodes {
-		if _, doomed := a.fates[i]; !doomed && !e.down.Load() {
-			up = append(up, e)
-		}
-	}
-	return up
-}
-
-// stored is how many survivors have a vote.
-func (a *ambush) stored() (n int) {
-	for _, e := range a.survivors() {
-		if e.token(a.name) != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// end takes the hooks off and tells what happened. The verdict can be there
-// before the last victim is quite dead, so it waits for that.
-func (a *ambush) end() toll {
-	for _, e := range a.survivors() {
-		e.srv.SetPreHook(nil)
-	}
-	select {
-	case <-a.dead:
-	case <-time.After(patience):
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i := range a.toll.died {
-		<-a.nodes[i].gone
-	}
-	return a.toll
 }

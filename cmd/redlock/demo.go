@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed58520471/redlock"
+	"github.com/seed58520471/redlock/faultinject"
 	"github.com/urfave/cli/v3"
 )
 
@@ -122,18 +123,11 @@ func demoCommand() *cli.Command {
 
 // demoEmbedded is the whole show.
 func demoEmbedded(ctx context.Context, out presenter) error {
-	before := runtime.NumGoroutine()
-	nodes, err := startCluster(embeddedNodes)
+	d, err := newEmbedded(embeddedTimeout)
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	defer nodes.stop()
-	d, err := newDemo(nodes.urls(), "orders/42", embeddedTimeout)
-	if err != nil {
-		return err
-	}
 	defer d.close()
-	d.nodes, d.goroutines = nodes, before
 	d.report.where = "embedded here, on loopback ports"
 	return d.play(ctx, out, []act{
 		{"lock", "alice takes the lock", d.lock},
@@ -147,9 +141,31 @@ func demoEmbedded(ctx context.Context, out presenter) error {
 	})
 }
 
+// newEmbedded starts the nodes. Each client has ports of its own to them.
+func newEmbedded(nodeTimeout time.Duration) (*demo, error) {
+	before := runtime.NumGoroutine()
+	nodes, err := faultinject.New(embeddedNodes)
+	if err != nil {
+		return nil, err
+	}
+	alice, err1 := nodes.Client("alice").Addrs()
+	bob, err2 := nodes.Client("bob").Addrs()
+	if err := errors.Join(err1, err2); err != nil {
+		nodes.Close()
+		return nil, err
+	}
+	d, err := newDemo(urlsOf(alice), urlsOf(bob), "orders/42", nodeTimeout)
+	if err != nil {
+		nodes.Close()
+		return nil, err
+	}
+	d.nodes, d.addrs, d.goroutines = nodes, append(alice, bob...), before
+	return d, nil
+}
+
 // demoRemote is the part of the show that harms nothing.
 func demoRemote(ctx context.Context, out presenter, urls []string, name string) error {
-	d, err := newDemo(urls, name, remoteTimeout)
+	d, err := newDemo(urls, urls, name, remoteTimeout)
 	if err != nil {
 		return err
 	}
@@ -177,8 +193,9 @@ type demo struct {
 	lease       *redlock.Lease // alice's, between steps
 
 	// Of embedded nodes only.
-	nodes      cluster
-	goroutines int // that ran before all of it
+	nodes      *faultinject.Cluster
+	addrs      []string // all of their ports
+	goroutines int      // that ran before all of it
 }
 
 // client is a Locker with an owner label that remembers its last round of votes.
@@ -190,7 +207,8 @@ type client struct {
 	last redlock.Round
 }
 
-func newDemo(urls []string, name string, nodeTimeout time.Duration) (*demo, error) {
+// newDemo opens the clients, each with the URLs that it has for the nodes.
+func newDemo(urls, bobs []string, name string, nodeTimeout time.Duration) (*demo, error) {
 	d := &demo{urls: urls, name: name, nodeTimeout: nodeTimeout, report: report{
 		Lock: name, Nodes: len(urls), Quorum: len(urls)/2 + 1,
 		TTL: millis(ttl), NodeTimeout: millis(nodeTimeout), Warnings: []warning{},
@@ -199,7 +217,7 @@ func newDemo(urls []string, name string, nodeTimeout time.Duration) (*demo, erro
 	if d.alice, err = newClient("alice", urls, nodeTimeout); err != nil {
 		return nil, err
 	}
-	if d.bob, err = newClient("bob", urls, nodeTimeout); err != nil {
+	if d.bob, err = newClient("bob", bobs, nodeTimeout); err != nil {
 		d.alice.Close()
 		return nil, err
 	}
@@ -246,6 +264,9 @@ func (d *demo) checkName() error {
 func (d *demo) close() {
 	d.alice.Close()
 	d.bob.Close()
+	if d.nodes != nil {
+		d.nodes.Close()
+	}
 }
 
 // act is a step to come.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"github.com/seed58520471/redlock/faultinject"
 	"github.com/seed58520471/redlock/internal/realredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -117,7 +118,7 @@ func TestTheDemoDoesWhatItSays(t *testing.T) {
 	}
 	assert.Equal(t, 3, twoDie.Round.Granted)
 	assert.Contains(t, thirdDies.Error, "no quorum")
-	assert.NotEqual(t, "granted", thirdDies.Round.Votes[third].Outcome)
+	assert.NotEqual(t, "granted", thirdDies.Round.Votes[2].Outcome)
 }
 
 func TestTheDemoIsPlainTextUnlessOnATerminal(t *testing.T) {
@@ -134,8 +135,7 @@ func TestTheDemoIsPlainTextUnlessOnATerminal(t *testing.T) {
 			columns[i]++
 		}
 	}
-	assert.NotEmpty(t, columns)
-	assert.LessOrEqual(t, len(columns), 2, "columns are aligned: ports have 4 or 5 digits")
+	assert.Len(t, columns, 1, "columns are aligned")
 }
 
 func TestAnInterruptedDemoFails(t *testing.T) {
@@ -200,12 +200,12 @@ func TestADeadMinorityIsShownAndDoesNotMatter(t *testing.T) {
 }
 
 // startNodes starts embedded nodes that stand in for real ones.
-func startNodes(t *testing.T, n int) cluster {
+func startNodes(t *testing.T, n int) (nodes *faultinject.Cluster, urls []string) {
 	t.Helper()
-	nodes, err := startCluster(n)
+	nodes = faultinject.Start(t, n)
+	addrs, err := nodes.Addrs()
 	require.NoError(t, err)
-	t.Cleanup(nodes.stop)
-	return nodes
+	return nodes, urlsOf(addrs)
 }
 
 // A quorum of the other two hides each of these, and often so fast that no row of
@@ -214,14 +214,14 @@ func TestAFaultThatTheQuorumHidesIsAWarning(t *testing.T) {
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer mute.Close()
-	nodes := startNodes(t, 3)
-	nodes[2].kill()
-	first, second := nodes.urls()[0], nodes.urls()[1]
+	nodes, urls := startNodes(t, 3)
+	nodes.Node(3).Do(faultinject.Kill)
+	first, second := urls[0], urls[1]
 	twin := strings.Replace(first, "127.0.0.1", "localhost", 1)
 	for _, tc := range []struct {
 		name, third, want string
 	}{
-		{"down", nodes.urls()[2], "^never voted: .*refused"},
+		{"down", urls[2], "^never voted: .*refused"},
 		{"mute", "redis://" + mute.Addr().String(), "^never voted: .*(no answer|timeout)"},
 		{"misspelt", "redis://redlock.invalid:1", "^never voted: ."},
 		{"listed twice", twin, "^is the same server as node 1 and must not vote twice$"},
@@ -237,25 +237,26 @@ func TestAFaultThatTheQuorumHidesIsAWarning(t *testing.T) {
 			assert.Regexp(t, tc.want, d.Warnings[0].Text)
 		})
 	}
-	assert.Empty(t, nodes.keys(anyNode))
+	assert.Empty(t, (&demo{nodes: nodes}).keys())
 }
 
 func TestUnlockDoesNotAskANodeThatNeverHadTheLock(t *testing.T) {
-	nodes := startNodes(t, 3)
-	nodes[0].kill()
-	code, out, errs := invoke(t.Context(), "demo", "--json", "--nodes", strings.Join(nodes.urls(), ","))
+	nodes, urls := startNodes(t, 3)
+	nodes.Node(1).Do(faultinject.Kill)
+	code, out, errs := invoke(t.Context(), "demo", "--json", "--nodes", strings.Join(urls, ","))
 	require.Equal(t, exitOK, code, out+errs)
 	v := parse(t, out).Steps[3].Round.Votes[0]
 	assert.Equal(t, "not asked", v.Outcome)
 	assert.Equal(t, "it never had the lock", v.Error)
 	assert.Zero(t, v.Latency)
 
-	_, out, _ = invoke(t.Context(), "demo", "--nodes", strings.Join(nodes.urls(), ","))
+	_, out, _ = invoke(t.Context(), "demo", "--nodes", strings.Join(urls, ","))
 	assert.Regexp(t, `   node 1  127\.0\.0\.1:\d+  not asked +it never had the lock\n`, out)
 }
 
 func TestOneNodeIsSingular(t *testing.T) {
-	code, out, errs := invoke(t.Context(), "demo", "--nodes", startNodes(t, 1).urls()[0])
+	_, urls := startNodes(t, 1)
+	code, out, errs := invoke(t.Context(), "demo", "--nodes", urls[0])
 	require.Equal(t, exitOK, code, out+errs)
 	for _, want := range []string{"1 node, ", "needs 1 vote.\n", ": 1 node\n", ": 1 refuses\n"} {
 		assert.Contains(t, out, want)
@@ -264,13 +265,13 @@ func TestOneNodeIsSingular(t *testing.T) {
 }
 
 func TestNodesCanComeFromTheEnvironment(t *testing.T) {
-	nodes := startNodes(t, 3)
-	t.Setenv(nodesVariable, strings.Join(nodes.urls(), ","))
+	_, urls := startNodes(t, 3)
+	t.Setenv(nodesVariable, strings.Join(urls, ","))
 	code, out, errs := invoke(t.Context(), "demo", "--json")
 	require.Equal(t, exitOK, code, out+errs)
 	assert.Equal(t, 3, parse(t, out).Nodes)
 
-	code, out, errs = invoke(t.Context(), "demo", "--json", "--nodes", nodes.urls()[1])
+	code, out, errs = invoke(t.Context(), "demo", "--json", "--nodes", urls[1])
 	require.Equal(t, exitOK, code, out+errs)
 	assert.Equal(t, 1, parse(t, out).Nodes, "the flag comes first")
 }

@@ -29,20 +29,16 @@ func (s *step) spreads(d *demo) {
 		return
 	}
 	var stored int
+	nodes := d.nodes.Nodes()
 	begin := time.Now()
 	for {
-		stored = 0
-		for _, e := range d.nodes {
-			if ownerOf(e.token(d.name)) == d.alice.owner {
-				stored++
-			}
-		}
-		if stored == len(d.nodes) || time.Since(begin) > d.nodeTimeout+margin {
+		stored = d.stored(nodes)
+		if stored == len(nodes) || time.Since(begin) > d.nodeTimeout+margin {
 			break
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
-	s.check(stored == len(d.nodes), "those that she did not wait for grant it too", "%s, %s later",
+	s.check(stored == len(nodes), "those that she did not wait for grant it too", "%s, %s later",
 		plural(stored, "node", "nodes"), span(millis(time.Since(begin))))
 }
 
@@ -130,7 +126,7 @@ func (d *demo) unlock(ctx context.Context, s *step) {
 	// A vote that bob did not wait for could still come, and be in alice's way
 	// when she needs every node that lives.
 	s.succeeds("bob closes, and no node owes a release", d.bob.Close())
-	s.empties(d, liveNode, "the key is gone from all nodes")
+	s.empties(d, "the key is gone from all nodes")
 }
 
 // leave: is there anything left? A real server is asked by its votes: alice
@@ -152,13 +148,13 @@ func (d *demo) leave(ctx context.Context, s *step) {
 	s.succeeds(fmt.Sprintf(claim, "bob"), d.bob.Close())
 }
 
-// empties files the claim that nothing is stored on the nodes, or is not for
+// empties files the claim that nothing is stored on nodes that live, or is not for
 // much longer: what nobody waits for is released in the background. A release
 // that got no answer is repeated after one node timeout, and then after two.
-func (s *step) empties(d *demo, which func(*embedded) bool, claim string) {
+func (s *step) empties(d *demo, claim string) {
 	begin := time.Now()
 	for {
-		left := d.nodes.keys(which)
+		left := d.keys()
 		took := time.Since(begin)
 		switch {
 		case len(left) == 0 && took < time.Millisecond:

@@ -18,21 +18,17 @@ import (
 // testDemo is an embedded demo whose steps a test plays one by one.
 func testDemo(t *testing.T) *demo {
 	t.Helper()
-	before := runtime.NumGoroutine()
-	nodes, err := startCluster(embeddedNodes)
-	require.NoError(t, err)
-	t.Cleanup(nodes.stop)
-	d, err := newDemo(nodes.urls(), "orders/42", 100*time.Millisecond)
+	d, err := newEmbedded(300 * time.Millisecond)
 	require.NoError(t, err)
 	t.Cleanup(d.close)
-	d.nodes, d.goroutines = nodes, before
 	return d
 }
 
 // plant stores a value under a key on some nodes.
 func (d *demo) plant(key, value string, nodes ...int) {
-	for _, i := range nodes {
-		d.nodes[i].Set(key, value)
+	clients := d.nodes.Client("mallory").Redis()
+	for _, n := range nodes {
+		clients[n-1].Set(context.Background(), key, value, 0)
 	}
 }
 
@@ -49,37 +45,46 @@ func TestAClaimThatDoesNotHoldFailsItsStep(t *testing.T) {
 		want  string
 	}{
 		{"three nodes belong to somebody else", nil,
-			func(d *demo) { d.plant("orders/42", anyUUID+":mallory", 0, 1, 2) }, lockAct,
+			func(d *demo) { d.plant("orders/42", anyUUID+":mallory", 1, 2, 3) }, lockAct,
 			"alice has the lock: ErrHeld"},
 		{"the lock vanishes, and bob gets it", []func(*demo) act{lockAct},
-			func(d *demo) { d.flush() }, refuseAct,
+			func(d *demo) { d.nodes.Inject("at 0s, all: flushall") }, refuseAct,
 			"bob does not get the lock: he has it, and alice has it too"},
 		{"somebody else is named", []func(*demo) act{lockAct},
-			func(d *demo) { d.flush(); d.plant("orders/42", anyUUID+":mallory", 0, 1, 2, 3, 4) }, refuseAct,
+			func(d *demo) {
+				d.nodes.Inject("at 0s, all: flushall")
+				d.plant("orders/42", anyUUID+":mallory", 1, 2, 3, 4, 5)
+			}, refuseAct,
 			`names "mallory"`},
 		{"the keys are gone before the extension", []func(*demo) act{lockAct},
-			func(d *demo) { d.flush() }, extendAct,
-			"keeps it for 20s more: ErrLost"},
+			func(d *demo) { d.nodes.Inject("at 0s, all: flushall") }, extendAct,
+			"keeps it for 20s more: "},
 		{"the keys are gone before the unlock", []func(*demo) act{lockAct},
-			func(d *demo) { d.flush() }, unlockAct,
+			func(d *demo) { d.nodes.Inject("at 0s, all: flushall") }, unlockAct,
 			"a quorum confirms: ErrLost"},
 		{"a key stays behind", []func(*demo) act{lockAct},
-			func(d *demo) { d.plant("litter", "x", 3) }, unlockAct,
+			func(d *demo) { d.plant("litter", "x", 4) }, unlockAct,
 			"node 4: litter"},
 		{"a victim was dead before", nil,
-			func(d *demo) { d.nodes[fourth].kill() }, twoDieAct,
+			func(d *demo) { d.nodes.Inject("at 0s, node 4: kill") }, twoDieAct,
 			"node 4 died before it stored its vote: no SET has reached it"},
 		{"a victim had a vote for somebody else", nil,
-			func(d *demo) { d.plant("orders/42", anyUUID+":mallory", fifth) }, twoDieAct,
+			func(d *demo) { d.plant("orders/42", anyUUID+":mallory", 5) }, twoDieAct,
 			`node 5 died with its vote stored, unanswered: it has stored a vote for "mallory"`},
+		{"a victim dies too early", nil,
+			func(d *demo) { d.nodes.Inject("on SET #1, node 5: kill before") }, twoDieAct,
+			`node 5 died with its vote stored, unanswered: it has stored a vote for ""`},
 		{"four nodes live, and a minority is none", nil,
 			func(*demo) {}, thirdDiesAct,
 			"alice does not get the lock"},
 		{"nothing was stored by the dead", nil,
 			func(*demo) {}, comeBackAct,
 			"nodes 3 and 5 have died with a vote stored: 0 keys"},
+		{"nobody can connect to a node that is back", nil,
+			func(d *demo) { d.nodes.Inject("at 0s, node 4: kill\nat 0s, node 4: refuse") }, comeBackAct,
+			"nodes 3, 4 and 5 are back on their old ports: dial tcp"},
 		{"a key is left at the end", nil,
-			func(d *demo) { d.plant("litter", "x", 0) }, endAct,
+			func(d *demo) { d.plant("litter", "x", 1) }, endAct,
 			"no key is on any node: 1 key"},
 		{"goroutines are left at the end", nil,
 			func(d *demo) { d.goroutines = 0 }, endAct,
@@ -112,12 +117,6 @@ func twoDieAct(d *demo) act    { return act{"two-die", "", d.twoDie} }
 func thirdDiesAct(d *demo) act { return act{"third-dies", "", d.thirdDies} }
 func comeBackAct(d *demo) act  { return act{"return", "", d.comeBack} }
 func endAct(d *demo) act       { return act{"end", "", d.end} }
-
-func (d *demo) flush() {
-	for _, e := range d.nodes {
-		e.FlushAll()
-	}
-}
 
 // allFailed is every claim that did not hold.
 func (s *step) allFailed() string {
@@ -214,10 +213,7 @@ func TestFoldLosesNothing(t *testing.T) {
 // later step says so.
 func TestANodeThatVotedOnceIsNotSaidToBeMute(t *testing.T) {
 	d := testDemo(t)
-	nodes := d.nodes
-	d.nodes = nil // as far as the demo knows, they are real
-	nodes[0].kill()
-	nodes[1].kill()
+	d.nodes.Inject("at 0s, nodes 1-2: kill")
 	d.report.Steps = []*step{{}, {Round: &round{Votes: []vote{
 		{Outcome: "pending"}, {Outcome: "refused"}, {Outcome: "pending"}, {Outcome: "failed"}, {Outcome: notAsked},
 	}}}}
