@@ -222,6 +222,9 @@ func (n *Node) forget(k *link) { k.life.remove(k) }
 
 // executes is called before every command, when the node has nothing else to do.
 func (n *Node) executes(l *life, c command) {
+	if watch := n.cluster.watch; watch != nil {
+		watch(n.number, c.strings())
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.count[c.kind]++
