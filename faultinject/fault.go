@@ -177,7 +177,8 @@ func DelayMessages(d time.Duration) Fault { return Fault{verb: delayMessages, ti
 // Requests restricts Delay, Hang and Partition to the way from clients to nodes.
 func (f Fault) Requests() Fault { f.way = requests; return f }
 
-// Replies restricts Delay, Hang and Partition to the way from nodes to clients.
+// Replies restricts Delay, Hang and Partition to the way from nodes to clients. A
+// command that they are bound to is executed when it arrives.
 func (f Fault) Replies() Fault { f.way = replies; return f }
 
 // Before lets Kill or Cut strike when the command has arrived, and is not

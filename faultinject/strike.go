@@ -56,6 +56,8 @@ func (l *link) arrive(m []byte) (execute bool) {
 	var text string
 	for _, e := range n.chosen(l.path, r.command) {
 		switch f := e.fault; {
+		case f.way == replies:
+			r.fates = append(r.fates, e)
 		case f.verb == delay:
 			ok := l.stepAside(r, e.span())
 			if !ok {
@@ -90,7 +92,7 @@ func (l *link) arrive(m []byte) (execute bool) {
 	}
 	if text != "" {
 		if l.waitIdle() { // replies keep their order
-			l.rep.put(errorReply(text), 0, noDeadline)
+			l.rep.put(errorReply(text), r.late(), noDeadline)
 		}
 		return l.drop(r)
 	}
@@ -153,7 +155,7 @@ func (l *link) answer(m []byte) {
 		n.executed(l.life, r.command)
 	}
 	if l.fateDuring(r) {
-		l.rep.put(m, 0, noDeadline)
+		l.rep.put(m, r.late(), noDeadline)
 		l.fateAfter(r)
 	}
 	l.leave(r)
@@ -166,7 +168,7 @@ func (l *link) fateDuring(r request) (leaves bool) {
 	leaves = true
 	for _, e := range r.fates {
 		switch f := e.fault; {
-		case f.verb == loseReply:
+		case f.verb == loseReply, f.verb == hang:
 			l.silence()
 			leaves = false
 		case f.verb == cut && f.stage == during:
@@ -179,6 +181,16 @@ func (l *link) fateDuring(r request) (leaves bool) {
 		}
 	}
 	return leaves
+}
+
+// late is how much later than usual the reply arrives.
+func (r request) late() (d time.Duration) {
+	for _, e := range r.fates {
+		if e.fault.verb == delay {
+			d += e.span()
+		}
+	}
+	return d
 }
 
 func (l *link) fateAfter(r request) {
