@@ -16,22 +16,15 @@ import (
 func TestCloseSaysWhichNodesConfirmedNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
-		var clients []redis.UniversalClient
-		for _, n := range w.nodes {
-			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, DialerRetries: 1, MaxRetries: -1}) // as Open makes them
-			defer c.Close()
-			clients = append(clients, c)
-		}
-		l, err := New(clients)
+		l, err := New(w.Clients(func(o *redis.Options) { o.DialerRetries, o.MaxRetries = 1, -1 })) // as Open makes them
 		require.NoError(t, err)
 		l.warm()
 		_, err = l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(5))
-		w.nodes[0].kill()
-		w.nodes[1].kill()
+		w.Inject("at 0s, nodes 1,2: kill")
 		err = l.Close()
-		require.NotEmpty(t, w.nodes[0].Keys())
+		require.NotEmpty(t, w.stored(1))
 		assert.Error(t, err, "two nodes have confirmed nothing")
 	})
 }
@@ -44,8 +37,7 @@ func TestSecondCloseOfASiblingReturnsWhatTheFirstDid(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.TryLock(t.Context(), "a")
 		require.NoError(t, err)
-		w.nodes[0].hang.Store(true)
-		w.nodes[1].hang.Store(true)
+		w.Inject("at 0s, nodes 1,2: hang")
 		var first, second error
 		var wg sync.WaitGroup
 		wg.Go(func() { first = s.Close() })
@@ -170,9 +162,7 @@ func TestCloseIsBoundedWhenNodesHangAndSaysSo(t *testing.T) {
 		l := w.locker()
 		_, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		for _, n := range w.nodes {
-			n.hang.Store(true)
-		}
+		w.Inject("at 0s, all: hang")
 		begin := time.Now()
 		err = l.Close()
 		assert.ErrorContains(t, err, "10.0.0.2:6379")
@@ -207,8 +197,7 @@ func TestCloseReleasesALostLeaseWhoseHolderHasNotReturned(t *testing.T) {
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(5))
-		w.nodes[0].Del("a")
-		w.nodes[1].Del("a")
+		w.Inject(`at 0s, nodes 1,2: evict "a"`)
 		require.ErrorIs(t, lease.Extend(t.Context(), time.Hour), ErrLost)
 		require.NotEmpty(t, w.keys("a")[2])
 		require.NoError(t, l.Close())

@@ -2,13 +2,14 @@ package redlock
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed58520471/redlock/faultinject"
 )
 
 func TestOwnLeftoverIsNoRefusal(t *testing.T) {
@@ -19,11 +20,9 @@ func TestOwnLeftoverIsNoRefusal(t *testing.T) {
 		require.NoError(t, err)
 		// The releases to nodes 1 and 2 reach nobody, nor do those that follow at
 		// once; then the nodes answer again, before the release is repeated.
-		w.nodes[0].hang.Store(true)
-		w.nodes[1].hang.Store(true)
+		hung := w.Inject("at 0s, nodes 1,2: hang")
 		require.ErrorIs(t, lease.Unlock(t.Context()), ErrNoQuorum)
-		w.nodes[0].hang.Store(false)
-		w.nodes[1].hang.Store(false)
+		hung.Stop()
 		require.Equal(t, lease.Token(), w.keys("a")[0], "the leftover")
 
 		next, err := l.TryLock(t.Context(), "a")
@@ -43,23 +42,13 @@ func TestOwnLeftoverIsNoRefusalWhileItsReleaseIsUnderWayEither(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(40))
 			l := w.locker(WithNodeTimeout(ms(500)))
-			n := w.nodes[0]
-			var once sync.Once
-			n.on(func(cmd string, args []string) string {
-				if cmd == "SET" && args[0] == "a" {
-					once.Do(func() {
-						n.cut.Store(true)
-						n.refuse.Store(true)
-						time.AfterFunc(ms(1), n.cutAll) // the lane's other connections
-					})
-				}
-				return ""
-			})
+			struck := w.Inject(`on SET key "a" #1, node 1: kill during`)
 			_, err := l.TryLock(t.Context(), "a")
 			require.Error(t, err)
 			require.NotEmpty(t, w.keys("a")[0])
 			time.Sleep(ms(down))
-			n.refuse.Store(false)
+			require.NoError(t, struck.Check())
+			require.NoError(t, w.Node(1).Do(faultinject.Restart))
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err, "after %d ms", down)
 			require.NoError(t, lease.Unlock(t.Context()))
@@ -71,23 +60,10 @@ func TestReleaseIsRepeatedUntilALateSetIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithTTL(8*time.Second), WithNodeTimeout(ms(100)))
-		w.plant("a", time.Minute, 1, 2)
+		w.plant("a", time.Minute, 2, 3)
 		// The network keeps the SET for five seconds, when the answer has long
 		// been given up and the first releases have found nothing.
-		var token string
-		w.nodes[0].on(func(cmd string, args []string) string {
-			if cmd == "SET" && args[0] == "a" && token == "" {
-				token = args[1]
-				time.AfterFunc(5*time.Second, func() {
-					w.nodes[0].Set("a", token)
-					w.nodes[0].SetTTL("a", 8*time.Second)
-				})
-				w.nodes[0].mute.Store(true)
-				time.AfterFunc(ms(150), func() { w.nodes[0].mute.Store(false) })
-				return "ERR swallowed"
-			}
-			return ""
-		})
+		late := w.Inject(`on SET key "a" #1, node 1: delay 5s`)
 		_, err := l.TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, ErrHeld)
 		time.Sleep(5*time.Second - ms(50))
@@ -98,9 +74,11 @@ func TestReleaseIsRepeatedUntilALateSetIsGone(t *testing.T) {
 		}
 		assert.Empty(t, w.keys("a")[0], "released within four node timeouts of its arrival")
 
-		before := w.nodes[0].executed("EVALSHA")
+		require.NoError(t, late.Check())
+		require.Equal(t, 1, w.executed(1, "SET a"))
+		before := w.executed(1, "EVALSHA")
 		time.Sleep(time.Minute)
-		assert.LessOrEqual(t, w.nodes[0].executed("EVALSHA")-before, 20, "and then it ends")
+		assert.LessOrEqual(t, w.executed(1, "EVALSHA")-before, 20, "and then it ends")
 		assert.Empty(t, l.root.nodes[0].debts.of)
 	})
 }
@@ -109,7 +87,7 @@ func TestDebtsEndATTLAfterTheNodeAnsweredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithTTL(2*time.Second), WithNodeTimeout(ms(100)))
-		w.nodes[0].hang.Store(true)
+		hung := w.Inject("at 0s, node 1: hang")
 		for i := range 50 {
 			lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
 			require.NoError(t, err)
@@ -121,7 +99,7 @@ func TestDebtsEndATTLAfterTheNodeAnsweredAgain(t *testing.T) {
 		owed := len(n.debts.of)
 		n.mu.Unlock()
 		assert.Positive(t, owed, "remembered as long as the node is gone")
-		w.nodes[0].hang.Store(false)
+		hung.Stop()
 		time.Sleep(10 * time.Second)
 		n.mu.Lock()
 		assert.Empty(t, n.debts.of)
@@ -139,17 +117,14 @@ func TestReleaseOfAnExtendedLeaseIsOwedAsLongAsItsKeyCanLast(t *testing.T) {
 		time.Sleep(ms(5))
 		require.NoError(t, lease.Extend(t.Context(), time.Hour))
 		time.Sleep(ms(5))
-		w.nodes[0].on(func(cmd string, _ []string) string {
-			if cmd == "EVALSHA" || cmd == "EVAL" {
-				return "MISCONF Redis is configured to save RDB snapshots"
-			}
-			return ""
-		})
+		refusing := w.Inject(`
+			on EVALSHA, node 1: error "MISCONF Redis is configured to save RDB snapshots"
+			on EVAL, node 1: error "MISCONF Redis is configured to save RDB snapshots"`)
 		require.NoError(t, lease.Unlock(t.Context()))
 		time.Sleep(3 * time.Second)
-		w.nodes[0].clearHooks()
+		refusing.Stop()
 		time.Sleep(time.Minute)
-		t.Log("ttl left on node 1:", w.nodes[0].TTL("a"), "stats:", l.lane(0))
+		t.Log("ttl left on node 1:", w.ttl(1, "a"), "stats:", l.lane(0))
 		w.requireNoKeys()
 	})
 }

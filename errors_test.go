@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed58520471/redlock/faultinject"
 )
 
 func TestErrorIsTheSameWhateverTheOrderOfTheAnswers(t *testing.T) {
@@ -27,24 +29,20 @@ func TestErrorIsTheSameWhateverTheOrderOfTheAnswers(t *testing.T) {
 				w := newWorld(t, ms(10*order[0]), ms(10*order[1]), ms(10*order[2]))
 				l := w.locker()
 				votes := make([]Outcome, 3)
+				var hung []*faultinject.Injection
 				for i, k := range kinds {
 					switch k {
 					case "grant":
 						votes[i] = Granted
 					case "refuse":
 						votes[i] = Refused
-						w.plant("a", time.Minute, i)
+						w.plant("a", time.Minute, i+1)
 					case "error":
 						votes[i] = Failed
-						w.nodes[i].on(func(cmd string, _ []string) string {
-							if cmd == "SET" {
-								return "OOM command not allowed"
-							}
-							return ""
-						})
+						w.Inject(fmt.Sprintf(`on SET, node %d: error "OOM command not allowed"`, i+1))
 					case "hang":
 						votes[i] = Failed
-						w.nodes[i].hang.Store(true)
+						hung = append(hung, w.Inject(fmt.Sprintf("at 0s, node %d: hang", i+1)))
 					}
 				}
 				lease, err := l.TryLock(t.Context(), "a")
@@ -60,8 +58,8 @@ func TestErrorIsTheSameWhateverTheOrderOfTheAnswers(t *testing.T) {
 					assert.ErrorIs(t, err, ErrNoQuorum, "%v %v", kinds, order)
 					assert.NotErrorIs(t, err, ErrHeld)
 				}
-				for i := range w.nodes {
-					w.nodes[i].hang.Store(false)
+				for _, h := range hung {
+					h.Stop()
 				}
 				time.Sleep(time.Second)
 				for i, v := range w.keys("a") {
@@ -81,8 +79,7 @@ func TestQuorumErrorHasOneRowPerNodeOnOneLine(t *testing.T) {
 		w := newWorld(t, ms(1), ms(2), ms(3), ms(4), ms(5))
 		l := w.locker()
 		other := w.locker(WithOwner("billing-7"))
-		w.nodes[3].hang.Store(true)
-		w.nodes[4].kill()
+		w.Inject("at 0s, node 4: hang\nat 0s, node 5: kill")
 		held, err := other.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 
@@ -146,22 +143,18 @@ func TestEveryErrorReplyOfAMinorityChangesNothingAndOfAMajorityHasItsClass(t *te
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
 			l := w.locker(WithMaxAttempts(2), WithNodeTimeout(ms(100)))
-			fail := func(cmd string, args []string) string {
-				if cmd == "SET" || strings.HasPrefix(cmd, "EVAL") {
-					return c.reply
-				}
-				return ""
+			fail := func(where string) {
+				w.Inject(fmt.Sprintf("on SET, %[1]s: error %[2]q\non EVAL, %[1]s: error %[2]q\non EVALSHA, %[1]s: error %[2]q", where, c.reply))
 			}
-			w.nodes[0].on(fail)
-			w.nodes[1].on(fail)
+			fail("nodes 1,2")
 			lease, err := l.Lock(t.Context(), "a")
 			require.NoError(t, err, c.reply)
 			require.NoError(t, lease.Extend(t.Context(), time.Minute), c.reply)
 			require.NoError(t, lease.Unlock(t.Context()), c.reply)
 			time.Sleep(time.Second)
 
-			w.nodes[2].on(fail)
-			before := w.nodes[3].executed("SET a")
+			fail("node 3")
+			before := w.executed(4, "SET a")
 			_, err = l.Lock(t.Context(), "a")
 			if c.isHeld {
 				assert.ErrorIs(t, err, ErrHeld, c.reply)
@@ -177,7 +170,7 @@ func TestEveryErrorReplyOfAMinorityChangesNothingAndOfAMajorityHasItsClass(t *te
 			if c.atOnce {
 				attempts = 1
 			}
-			assert.Equal(t, attempts, w.nodes[3].executed("SET a")-before, "attempts with %s", c.reply)
+			assert.Equal(t, attempts, w.executed(4, "SET a")-before, "attempts with %s", c.reply)
 			time.Sleep(time.Second)
 			w.requireNoKeys()
 		})

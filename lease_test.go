@@ -22,14 +22,14 @@ func TestExtendOnlyLengthens(t *testing.T) {
 		require.NoError(t, lease.Extend(t.Context(), 3*time.Second+900*time.Microsecond))
 		assert.Equal(t, 3*time.Second-ms(10)-ms(32), lease.Validity(), "cut to whole milliseconds")
 		time.Sleep(ms(10))
-		for _, n := range w.nodes {
-			assert.InDelta(t, 3*time.Second, n.TTL("a"), float64(ms(30)))
+		for n := 1; n <= 3; n++ {
+			assert.InDelta(t, 3*time.Second, w.ttl(n, "a"), float64(ms(30)))
 		}
 		until := lease.Until()
 		require.NoError(t, lease.Extend(t.Context(), ms(100)))
 		assert.Equal(t, until, lease.Until())
-		for _, n := range w.nodes {
-			assert.Greater(t, n.TTL("a"), 2900*time.Millisecond)
+		for n := 1; n <= 3; n++ {
+			assert.Greater(t, w.ttl(n, "a"), 2900*time.Millisecond)
 		}
 		require.NoError(t, lease.Unlock(t.Context()))
 	})
@@ -48,8 +48,8 @@ func TestExtendsThatOvertakeEachOtherNeverShorten(t *testing.T) {
 		wg.Wait()
 		assert.Greater(t, lease.Validity(), 6*time.Second)
 		time.Sleep(ms(50))
-		for _, n := range w.nodes {
-			assert.GreaterOrEqual(t, time.Now().Add(n.TTL("a")), lease.Until())
+		for n := 1; n <= 3; n++ {
+			assert.GreaterOrEqual(t, time.Now().Add(w.ttl(n, "a")), lease.Until())
 		}
 		require.NoError(t, lease.Unlock(t.Context()))
 	})
@@ -62,16 +62,14 @@ func TestExtendWithoutAQuorumLeavesTheLeaseAsItWas(t *testing.T) {
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		until := lease.Until()
-		w.nodes[0].hang.Store(true)
-		w.nodes[1].hang.Store(true)
+		hung := w.Inject("at 0s, nodes 1,2: hang")
 		err = lease.Extend(t.Context(), time.Minute)
 		assert.ErrorIs(t, err, ErrNoQuorum)
 		assert.NotErrorIs(t, err, ErrLost)
 		require.NoError(t, lease.Err())
 		assert.Equal(t, until, lease.Until(), "one node that was extended promises nothing")
 
-		w.nodes[0].hang.Store(false)
-		w.nodes[1].hang.Store(false)
+		hung.Stop()
 		require.NoError(t, lease.Extend(t.Context(), time.Minute), "and again")
 		require.NoError(t, lease.Unlock(t.Context()))
 		time.Sleep(time.Second)
@@ -91,7 +89,7 @@ func TestExtendGoesAfterTheAcquireOfItsToken(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lease.Extend(t.Context(), time.Minute))
 		time.Sleep(ms(500))
-		assert.Greater(t, w.nodes[2].TTL("a"), 50*time.Second)
+		assert.Greater(t, w.ttl(3, "a"), 50*time.Second)
 		require.NoError(t, lease.Unlock(t.Context()))
 	})
 }
@@ -101,17 +99,13 @@ func TestExtendNeverBringsALeaseBack(t *testing.T) {
 		spoil func(w *world, lease *Lease)
 		is    error
 	}{
-		"after its end": {func(w *world, _ *Lease) { time.Sleep(ms(400)) }, ErrLost},
-		"deleted everywhere": {func(w *world, _ *Lease) {
-			for _, n := range w.nodes {
-				n.Del("a")
-			}
-		}, ErrLost},
-		"taken over on a majority": {func(w *world, _ *Lease) { w.plant("a", time.Minute, 0, 1) }, ErrLost},
+		"after its end":            {func(w *world, _ *Lease) { time.Sleep(ms(400)) }, ErrLost},
+		"deleted everywhere":       {func(w *world, _ *Lease) { w.Inject(`at 0s, all: evict "a"`) }, ErrLost},
+		"taken over on a majority": {func(w *world, _ *Lease) { w.plant("a", time.Minute, 1, 2) }, ErrLost},
 		"another type on a majority": {func(w *world, _ *Lease) {
-			for _, n := range w.nodes[:2] {
-				n.Del("a")
-				n.Lpush("a", "x")
+			for _, c := range w.Clients()[:2] {
+				c.Del(context.Background(), "a")
+				c.LPush(context.Background(), "a", "x")
 			}
 		}, ErrLost},
 		"released": {func(w *world, lease *Lease) { lease.Unlock(context.Background()) }, ErrReleased},
@@ -133,12 +127,11 @@ func TestExtendNeverBringsALeaseBack(t *testing.T) {
 				assert.ErrorIs(t, err, ErrLost, name)
 			}
 			time.Sleep(ms(10))
-			for _, n := range w.nodes {
-				v, _ := n.Get("a")
+			for _, v := range w.keys("a") {
 				assert.NotEqual(t, lease.Token(), v, "%s: our token is gone everywhere", name)
 			}
 			if strings.Contains(name, "majority") {
-				assert.True(t, w.nodes[0].Exists("a") && w.nodes[1].Exists("a"), "%s: what is not ours is untouched", name)
+				assert.True(t, w.keys("a")[0] != "" && w.keys("a")[1] != "", "%s: what is not ours is untouched", name)
 			}
 		})
 	}
@@ -150,9 +143,7 @@ func TestExtendThatIsAnsweredAfterTheEndIsLost(t *testing.T) {
 		l := w.locker(WithTTL(ms(300)), WithNodeTimeout(ms(500)))
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
-		for _, n := range w.nodes {
-			n.rtt.Store(int64(ms(350)))
-		}
+		w.Inject("at 0s, all: delay 174.5ms") // either way
 		assert.ErrorIs(t, lease.Extend(t.Context(), ms(300)), ErrLost)
 		assert.ErrorIs(t, lease.Err(), ErrLost)
 		time.Sleep(time.Second)
@@ -162,17 +153,18 @@ func TestExtendThatIsAnsweredAfterTheEndIsLost(t *testing.T) {
 
 func TestUnlockNeedsAQuorumAndTellsALossFromAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(w *world)
-		is    error
+		faults string
+		taken  []int // nodes on which another holder has taken over
+		is     error
 	}{
-		"deleted on one of three":       {func(w *world) { w.nodes[0].Del("a") }, nil},
-		"deleted on two of three":       {func(w *world) { w.nodes[0].Del("a"); w.nodes[1].Del("a") }, ErrLost},
-		"taken over on two of three":    {func(w *world) { w.plant("a", time.Minute, 0, 1) }, ErrLost},
-		"a node down":                   {func(w *world) { w.nodes[0].kill() }, nil},
-		"two nodes down":                {func(w *world) { w.nodes[0].kill(); w.nodes[1].kill() }, ErrNoQuorum},
-		"one down, one has lost it":     {func(w *world) { w.nodes[0].kill(); w.nodes[1].Del("a") }, ErrNoQuorum},
-		"one hangs, two have lost it":   {func(w *world) { w.nodes[0].hang.Store(true); w.nodes[1].Del("a"); w.nodes[2].Del("a") }, ErrLost},
-		"restarted empty, one of three": {func(w *world) { w.nodes[2].FlushAll() }, nil},
+		"deleted on one of three":       {faults: `at 0s, node 1: evict "a"`},
+		"deleted on two of three":       {faults: `at 0s, nodes 1,2: evict "a"`, is: ErrLost},
+		"taken over on two of three":    {taken: []int{1, 2}, is: ErrLost},
+		"a node down":                   {faults: "at 0s, node 1: kill"},
+		"two nodes down":                {faults: "at 0s, nodes 1,2: kill", is: ErrNoQuorum},
+		"one down, one has lost it":     {faults: "at 0s, node 1: kill\nat 0s, node 2: evict \"a\"", is: ErrNoQuorum},
+		"one hangs, two have lost it":   {faults: "at 0s, node 1: hang\nat 0s, nodes 2,3: evict \"a\"", is: ErrLost},
+		"restarted empty, one of three": {faults: "at 0s, node 3: restart empty"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(1))
@@ -180,7 +172,8 @@ func TestUnlockNeedsAQuorumAndTellsALossFromAnOutage(t *testing.T) {
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err)
 			time.Sleep(ms(5))
-			c.spoil(w)
+			w.Inject(c.faults)
+			w.plant("a", time.Minute, c.taken...)
 			err = lease.Unlock(t.Context())
 			if c.is == nil {
 				assert.NoError(t, err, name)
@@ -195,29 +188,27 @@ func TestUnlockNeedsAQuorumAndTellsALossFromAnOutage(t *testing.T) {
 
 func TestUnlockOfALeaseThatJustAQuorumGranted(t *testing.T) {
 	for name, c := range map[string]struct {
-		after func(w *world)
-		is    error
+		faults string
+		is     error
 	}{
-		"all there":                  {func(*world) {}, nil},
-		"one of them dies":           {func(w *world) { w.nodes[0].kill() }, nil},
-		"one of them hangs":          {func(w *world) { w.nodes[0].hang.Store(true) }, nil},
-		"two of them die":            {func(w *world) { w.nodes[0].kill(); w.nodes[1].kill() }, nil},
-		"all of them die":            {func(w *world) { w.nodes[0].kill(); w.nodes[1].kill(); w.nodes[2].kill() }, ErrNoQuorum},
-		"one of them forgets":        {func(w *world) { w.nodes[0].Del("a") }, ErrLost},
-		"one dies and one forgets":   {func(w *world) { w.nodes[0].kill(); w.nodes[1].Del("a") }, ErrLost},
-		"one hangs and one forgets":  {func(w *world) { w.nodes[0].hang.Store(true); w.nodes[1].Del("a") }, ErrLost},
-		"the last to answer forgets": {func(w *world) { w.nodes[2].Del("a") }, ErrLost},
+		"all there":                  {"", nil},
+		"one of them dies":           {"at 0s, node 1: kill", nil},
+		"one of them hangs":          {"at 0s, node 1: hang", nil},
+		"two of them die":            {"at 0s, nodes 1,2: kill", nil},
+		"all of them die":            {"at 0s, nodes 1-3: kill", ErrNoQuorum},
+		"one of them forgets":        {`at 0s, node 1: evict "a"`, ErrLost},
+		"one dies and one forgets":   {"at 0s, node 1: kill\nat 0s, node 2: evict \"a\"", ErrLost},
+		"one hangs and one forgets":  {"at 0s, node 1: hang\nat 0s, node 2: evict \"a\"", ErrLost},
+		"the last to answer forgets": {`at 0s, node 3: evict "a"`, ErrLost},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(2), ms(3), ms(4), ms(5))
 			l := w.locker()
-			for _, n := range w.nodes[3:] {
-				n.on(func(string, []string) string { return "LOADING Redis is loading the dataset in memory" })
-			}
+			w.Inject(`on any, nodes 4,5: error "LOADING Redis is loading the dataset in memory"`)
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err)
 			time.Sleep(ms(10))
-			c.after(w)
+			w.Inject(c.faults)
 			err = lease.Unlock(t.Context())
 			if c.is == nil {
 				assert.NoError(t, err, name)
@@ -273,14 +264,14 @@ func TestUnlockFromManyGoroutinesDeletesOnceAndAgrees(t *testing.T) {
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(5))
-		before := w.nodes[0].executed("EVAL")
+		before := w.executed(1, "EVAL")
 		var wg sync.WaitGroup
 		for range 100 {
 			wg.Go(func() { assert.NoError(t, lease.Unlock(t.Context())) })
 		}
 		wg.Wait()
 		time.Sleep(ms(5))
-		assert.Equal(t, 1, w.nodes[0].executed("EVAL")-before)
+		assert.Equal(t, 1, w.executed(1, "EVAL")-before)
 	})
 }
 

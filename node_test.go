@@ -22,22 +22,18 @@ func TestReleaseWaitsUntilItsAcquireHasReturned(t *testing.T) {
 		// A long line, on which the release could well take another connection.
 		w := newWorld(t, ms(2), ms(1), ms(1))
 		l := w.locker()
-		w.plant("a", time.Minute, 1, 2)
-		w.nodes[0].on(func(cmd string, args []string) string {
-			if cmd == "SET" && args[0] == "a" {
-				time.Sleep(ms(300)) // the server is slow; the round is long lost
-			}
-			return ""
-		})
+		w.plant("a", time.Minute, 2, 3)
+		w.Inject(`on SET key "a", node 1: delay 300ms`) // the round is long lost then
+		before := len(w.log(1))
 		begin := time.Now()
 		_, err := l.TryLock(t.Context(), "a")
 		assert.ErrorIs(t, err, ErrHeld)
 		assert.Equal(t, ms(1), time.Since(begin))
 		time.Sleep(ms(290))
-		calls := w.nodes[0].log()
-		assert.Contains(t, calls[len(calls)-1], "SET a", "nothing before the SET has returned")
+		assert.Len(t, w.log(1), before, "nothing before the SET has returned")
 		time.Sleep(ms(15))
-		calls = w.nodes[0].log()
+		calls := w.log(1)
+		require.Len(t, calls, before+2)
 		assert.Contains(t, calls[len(calls)-2], "SET a")
 		assert.Contains(t, calls[len(calls)-1], "EVALSHA")
 		assert.Equal(t, []string{"", "foreign", "foreign"}, w.keys("a"))
@@ -50,14 +46,7 @@ func TestNextAttemptNeverPassesTheReleaseOfTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(40), ms(60), ms(100))
 		l := w.locker(WithBackoff(Backoff{Min: 1, Max: 1}), WithWait(time.Minute))
-		for _, n := range w.nodes {
-			n.on(func(cmd string, args []string) string {
-				if strings.HasPrefix(cmd, "EVAL") {
-					time.Sleep(ms(2)) // releases are slower than acquires
-				}
-				return ""
-			})
-		}
+		w.Inject("on EVALSHA, all: delay 2ms") // releases are slower than acquires
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {
@@ -73,8 +62,8 @@ func TestNextAttemptNeverPassesTheReleaseOfTheLast(t *testing.T) {
 		wg.Wait()
 		time.Sleep(time.Second)
 		w.requireNoKeys()
-		for _, n := range w.nodes {
-			requireOrder(t, n.log())
+		for i := range 3 {
+			requireOrder(t, w.log(i+1))
 		}
 		assert.Greater(t, len(l.root.nodes[2].workers), 1, "the test is about several connections")
 	})
@@ -84,12 +73,7 @@ func TestOneCallersAttemptsArriveInOrderOnEveryNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(20), ms(30), ms(140))
 		l := w.locker()
-		w.nodes[2].on(func(cmd string, _ []string) string {
-			if strings.HasPrefix(cmd, "EVAL") {
-				time.Sleep(ms(60)) // the third node releases slowly; the caller has long gone on
-			}
-			return ""
-		})
+		w.Inject("on EVALSHA, node 3: delay 60ms") // it releases slowly; the caller has long gone on
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
@@ -104,16 +88,16 @@ func TestOneCallersAttemptsArriveInOrderOnEveryNode(t *testing.T) {
 		wg.Wait()
 		time.Sleep(time.Second)
 		w.requireNoKeys()
-		for _, n := range w.nodes {
+		for n := 1; n <= 3; n++ {
 			open := make(map[string]string) // by name: the token whose release has not been seen
-			for _, c := range n.log() {
+			for _, c := range w.log(n) {
 				f := strings.Fields(c)
 				switch {
 				case f[0] == "SET" && strings.HasPrefix(f[1], "name"):
-					require.Empty(t, open[f[1]], "%s passed a release on %s", c, n.name)
+					require.Empty(t, open[f[1]], "%s passed a release on node %d", c, n)
 					open[f[1]] = f[2]
 				case strings.HasPrefix(f[0], "EVAL") && strings.HasPrefix(f[len(f)-2], "name"):
-					require.Equal(t, open[f[len(f)-2]], f[len(f)-1], "%s on %s", c, n.name)
+					require.Equal(t, open[f[len(f)-2]], f[len(f)-1], "%s on node %d", c, n)
 					open[f[len(f)-2]] = ""
 				}
 			}
@@ -146,19 +130,13 @@ func TestCleanUpOfOneAttemptNeverTouchesTheNext(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		a := w.locker(WithTTL(30 * time.Second))
 		b := w.locker(WithTTL(30 * time.Second))
-		w.plant("x", ms(200), 1, 2)
-		var held atomic.Bool
-		w.nodes[0].on(func(cmd string, args []string) string {
-			if cmd == "EVALSHA" && args[2] == "x" && held.CompareAndSwap(false, true) {
-				time.Sleep(ms(450)) // the release of the failed attempt is under way
-			}
-			return ""
-		})
+		w.plant("x", ms(200), 2, 3)
+		slow := w.Inject(`on EVALSHA key "x" #1, node 1: delay 450ms`) // the release of the failed attempt
 		_, err := a.TryLock(t.Context(), "x")
 		require.ErrorIs(t, err, ErrHeld)
 		time.Sleep(ms(250))
-		require.True(t, held.Load())
-		w.nodes[0].Del("x")
+		require.NoError(t, slow.Check(), "it is under way")
+		w.Inject(`at 0s, node 1: evict "x"`)
 		next, err := b.TryLock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(time.Second)
@@ -172,7 +150,7 @@ func TestRequestIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithNodeTimeout(ms(100)))
-		w.nodes[0].hang.Store(true)
+		hung := w.Inject("at 0s, node 1: hang")
 		for i := range 1000 {
 			lease, err := l.TryLock(t.Context(), fmt.Sprint("n", i))
 			require.NoError(t, err)
@@ -183,9 +161,9 @@ func TestRequestIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
 		n.mu.Lock()
 		assert.LessOrEqual(t, n.queue.len, 50, "what nobody wants does not wait")
 		n.mu.Unlock()
-		w.nodes[0].hang.Store(false)
+		hung.Stop()
 		time.Sleep(5 * time.Second)
-		assert.Less(t, w.nodes[0].executed("SET n"), 100)
+		assert.Less(t, w.executed(1, "SET n"), 100)
 		w.requireNoKeys()
 	})
 }
@@ -197,26 +175,24 @@ func TestExtendIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(5))
-		w.nodes[0].hang.Store(true)
+		hung := w.Inject("at 0s, node 1: hang")
 		for range 3 {
 			require.NoError(t, lease.Extend(t.Context(), time.Minute)) // the first is written, the others wait
 		}
-		before := w.nodes[0].executed("EVAL")
+		before := w.executed(1, "EVAL")
 		time.Sleep(ms(60))
-		w.nodes[0].hang.Store(false)
+		hung.Stop()
 		time.Sleep(time.Second)
-		assert.Equal(t, before, w.nodes[0].executed("EVAL"), "their time was over when the node answered again")
+		assert.Equal(t, before, w.executed(1, "EVAL"), "their time was over when the node answered again")
 
-		w.nodes[0].hang.Store(true)
+		hung = w.Inject("at 0s, node 1: hang")
 		require.NoError(t, lease.Extend(t.Context(), time.Hour))
 		require.NoError(t, lease.Extend(t.Context(), time.Hour))
-		w.nodes[0].on(func(cmd string, args []string) string {
-			assert.False(t, cmd == "EVALSHA" && args[0] == scripts[extend].Hash(), "an extend was written although a release was asked for")
-			return ""
-		})
+		extends := w.executed(1, "EVALSHA "+scripts[extend].Hash())
 		require.NoError(t, lease.Unlock(t.Context()))
-		w.nodes[0].hang.Store(false)
+		hung.Stop()
 		time.Sleep(5 * time.Second)
+		assert.Equal(t, extends, w.executed(1, "EVALSHA "+scripts[extend].Hash()), "an extend was written although a release was asked for")
 		w.requireNoKeys()
 	})
 }
@@ -225,8 +201,7 @@ func TestHungNodeStallsNobodyAndPilesNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
 		l := w.locker()
-		w.nodes[3].hang.Store(true)
-		w.nodes[4].hang.Store(true)
+		hung := w.Inject("at 0s, nodes 4,5: hang")
 		var worst atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 64 {
@@ -244,9 +219,7 @@ func TestHungNodeStallsNobodyAndPilesNothingUp(t *testing.T) {
 		wg.Wait()
 		assert.LessOrEqual(t, time.Duration(worst.Load()), ms(10))
 		assert.LessOrEqual(t, len(l.root.nodes[4].workers), maxLinks)
-		for _, n := range w.nodes {
-			n.hang.Store(false)
-		}
+		hung.Stop()
 		time.Sleep(15 * time.Second)
 		w.requireNoKeys()
 	})

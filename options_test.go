@@ -151,7 +151,7 @@ func TestBadExtensionsSendNothing(t *testing.T) {
 		l := w.locker()
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
-		before := len(w.nodes[0].log())
+		before := len(w.log(1))
 		for _, ttl := range []time.Duration{0, -1, 1, ms(3), maxTTL + ms(1), math.MaxInt64, math.MinInt64} {
 			assert.ErrorIs(t, lease.Extend(t.Context(), ttl), ErrInvalid, "%v", ttl)
 		}
@@ -160,7 +160,7 @@ func TestBadExtensionsSendNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		assert.ErrorIs(t, lease.Extend(ctx, time.Minute), context.Canceled)
-		assert.Len(t, w.nodes[0].log(), before)
+		assert.Len(t, w.log(1), before)
 		require.NoError(t, lease.Err())
 		require.NoError(t, lease.Unlock(nilContext), "unlock needs no context")
 	})
@@ -174,8 +174,8 @@ func TestEveryUsableTTLGivesAKeyThatExpires(t *testing.T) {
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err)
 			synctest.Wait()
-			for _, n := range w.nodes {
-				assert.Equal(t, ttl.Truncate(time.Millisecond), n.TTL("a"))
+			for n := 1; n <= 3; n++ {
+				assert.Equal(t, ttl.Truncate(time.Millisecond), w.ttl(n, "a"))
 			}
 			assert.Positive(t, lease.Validity())
 			require.NoError(t, lease.Extend(t.Context(), ttl))

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,12 +17,12 @@ import (
 )
 
 func TestLockAndUnlockCostTheQuorumthFastestRoundTrip(t *testing.T) {
-	for _, hung := range [][]int{{}, {3}, {4}, {3, 4}} {
+	for _, hung := range []string{"none", "node 4", "node 5", "nodes 4,5"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(20), ms(40), ms(80), ms(150))
 			l := w.locker()
-			for _, i := range hung {
-				w.nodes[i].hang.Store(true)
+			if hung != "none" {
+				w.Inject("at 0s, " + hung + ": hang")
 			}
 			begin := time.Now()
 			lease, err := l.Lock(t.Context(), "orders")
@@ -45,15 +46,13 @@ func TestHungMajorityFailsAtTheNodeTimeoutAndRefusalsAtTheDecidingAnswer(t *test
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(20), ms(40), ms(80), ms(150))
 		l := w.locker()
-		w.plant("taken", time.Minute, 0, 1, 2, 3, 4)
+		w.plant("taken", time.Minute, 1, 2, 3, 4, 5)
 		begin := time.Now()
 		_, err := l.TryLock(t.Context(), "taken")
 		assert.ErrorIs(t, err, ErrHeld)
 		assert.Equal(t, ms(40), time.Since(begin))
 
-		for i := range 3 {
-			w.nodes[i].hang.Store(true)
-		}
+		w.Inject("at 0s, nodes 1-3: hang")
 		begin = time.Now()
 		_, err = l.TryLock(t.Context(), "orders")
 		assert.ErrorIs(t, err, ErrNoQuorum)
@@ -69,13 +68,13 @@ func TestEveryNumberOfNodesToleratesItsMinority(t *testing.T) {
 			w := newWorld(t, make([]time.Duration, n)...)
 			l := w.locker()
 			for i := range n - quorumOf(n) {
-				w.nodes[i].hang.Store(true)
+				w.Inject(fmt.Sprintf("at 0s, node %d: hang", i+1))
 			}
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err, "N=%d", n)
 			require.NoError(t, lease.Unlock(t.Context()))
 
-			w.nodes[n-1].hang.Store(true)
+			w.Inject(fmt.Sprintf("at 0s, node %d: hang", n))
 			_, err = l.TryLock(t.Context(), "a")
 			assert.ErrorIs(t, err, ErrNoQuorum, "N=%d with one more down", n)
 		})
@@ -86,7 +85,7 @@ func TestValidityCountsFromBeforeTheWinningAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(4), ms(4), ms(4))
 		l := w.locker(WithTTL(time.Second), WithNodeTimeout(ms(500)), WithBackoff(Backoff{Min: ms(50), Max: ms(100)}))
-		w.plant("a", ms(1200), 0, 1, 2)
+		w.plant("a", ms(1200), 1, 2, 3)
 		begin := time.Now()
 		lease, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
@@ -96,13 +95,12 @@ func TestValidityCountsFromBeforeTheWinningAttempt(t *testing.T) {
 		assert.Equal(t, time.Second-ms(4)-ms(12), lease.Validity(), "the wait does not count")
 		require.NoError(t, lease.Unlock(t.Context()))
 
-		w.nodes[0].rtt.Store(int64(ms(300)))
-		w.nodes[1].rtt.Store(int64(ms(300)))
+		w.Inject("at 0s, nodes 1,2: delay 148ms") // either way
 		lease, err = l.Lock(t.Context(), "b")
 		require.NoError(t, err)
 		assert.Equal(t, time.Second-ms(300)-ms(12), lease.Validity(), "the time of the winning attempt does")
-		for i := range w.nodes {
-			assert.False(t, lease.Until().After(time.Now().Add(w.nodes[i].TTL("b"))), "no node forgets before Until")
+		for n := 1; n <= 3; n++ {
+			assert.False(t, lease.Until().After(time.Now().Add(w.ttl(n, "b"))), "no node forgets before Until")
 		}
 	})
 }
@@ -112,12 +110,7 @@ func TestQuorumThatComesTooLateIsExpiredAndReleased(t *testing.T) {
 		w := newWorld(t, ms(10), ms(10), ms(10))
 		clock := &fakeClock{}
 		l := w.locker(WithTTL(ms(200)), withClock(clock))
-		w.nodes[0].on(func(cmd string, _ []string) string {
-			if cmd == "SET" {
-				clock.jump(ms(190)) // of the wall clock, while the votes are on their way
-			}
-			return ""
-		})
+		time.AfterFunc(ms(5), func() { clock.jump(ms(190)) }) // of the wall clock, while the votes are on their way
 		_, err := l.TryLock(t.Context(), "a")
 		assert.ErrorIs(t, err, ErrExpired)
 		assert.NotErrorIs(t, err, ErrHeld)
@@ -128,10 +121,7 @@ func TestQuorumThatComesTooLateIsExpiredAndReleased(t *testing.T) {
 		time.Sleep(ms(50))
 		w.requireNoKeys()
 
-		w.nodes[0].clearHooks()
-		for _, n := range w.nodes {
-			n.rtt.Store(int64(ms(250)))
-		}
+		w.Inject("at 0s, all: delay 120ms") // either way
 		begin := time.Now()
 		_, err = l.TryLock(t.Context(), "a")
 		assert.ErrorIs(t, err, ErrNoQuorum, "no vote is waited for past the point where it would come too late")
@@ -172,8 +162,8 @@ func TestWaitEndsForItsOwnReasonAndKeepsTheLastVerdict(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(2), ms(2), ms(2))
 			l := w.locker(append(c.opts, WithBackoff(Backoff{Min: 2 * time.Second, Max: 2 * time.Second}))...)
-			w.plant("a", time.Minute, 0, 1, 2)
-			before := w.nodes[0].executed("SET a")
+			w.plant("a", time.Minute, 1, 2, 3)
+			before := w.executed(1, "SET a")
 			ctx, cancel := c.ctx(t.Context())
 			defer cancel()
 			begin := time.Now()
@@ -191,7 +181,7 @@ func TestWaitEndsForItsOwnReasonAndKeepsTheLastVerdict(t *testing.T) {
 			assert.GreaterOrEqual(t, took, c.from, c.name)
 			assert.LessOrEqual(t, took, c.to, c.name)
 			if c.name == "three attempts" {
-				assert.Equal(t, 3, w.nodes[0].executed("SET a")-before)
+				assert.Equal(t, 3, w.executed(1, "SET a")-before)
 			}
 			assert.Equal(t, []string{"foreign", "foreign", "foreign"}, w.keys("a"))
 		})
@@ -204,12 +194,12 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 		l := w.locker()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		before := len(w.nodes[0].log())
+		before := len(w.log(1))
 		_, err := l.Lock(ctx, "a")
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.NotErrorIs(t, err, ErrNoQuorum)
 		time.Sleep(time.Second)
-		assert.Len(t, w.nodes[0].log(), before)
+		assert.Len(t, w.log(1), before)
 	})
 }
 
@@ -253,8 +243,12 @@ func TestNamesAreTheKeysByteForByte(t *testing.T) {
 			leases = append(leases, lease)
 		}
 		time.Sleep(ms(10))
-		for _, n := range w.nodes {
-			assert.ElementsMatch(t, names, n.Keys())
+		for n := 1; n <= 3; n++ {
+			var stored []string
+			for _, k := range w.stored(n) {
+				stored = append(stored, k.Name)
+			}
+			assert.ElementsMatch(t, names, stored)
 		}
 		for _, lease := range leases {
 			require.NoError(t, lease.Unlock(t.Context()))
@@ -384,8 +378,7 @@ func TestDoTellsAnUnlockWithoutAQuorumToHooksOnly(t *testing.T) {
 			}
 		}}))
 		err := l.Do(t.Context(), "a", func(context.Context) error {
-			w.nodes[0].hang.Store(true)
-			w.nodes[1].hang.Store(true)
+			w.Inject("at 0s, nodes 1,2: hang")
 			return nil
 		})
 		assert.NoError(t, err)

@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,16 +15,16 @@ func TestPlainLockIsOneNativeCommandPerNode(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker()
 		begin := make([]int, 3)
-		for i, n := range w.nodes {
-			begin[i] = len(n.log())
+		for i := range begin {
+			begin[i] = len(w.log(i + 1))
 		}
 		lease, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(10))
 		require.NoError(t, lease.Unlock(t.Context()))
 		time.Sleep(ms(10))
-		for i, n := range w.nodes {
-			calls := n.log()[begin[i]:]
+		for i := range begin {
+			calls := w.log(i + 1)[begin[i]:]
 			require.Len(t, calls, 2)
 			assert.Equal(t, fmt.Sprintf("SET a %s px 10000 nx get", lease.Token()), calls[0])
 			assert.Regexp(t, "^EVALSHA [0-9a-f]{40} 1 a "+lease.Token()+"$", calls[1])
@@ -36,14 +35,8 @@ func TestPlainLockIsOneNativeCommandPerNode(t *testing.T) {
 func TestOldServerGetsTheScript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
-		for _, n := range w.nodes {
-			n.on(func(cmd string, args []string) string {
-				if cmd == "SET" && args[len(args)-1] == "get" { // the script's own SET ends otherwise
-					return "ERR syntax error"
-				}
-				return ""
-			})
-		}
+		asked := w.Inject(`on SET key "get", node 1: error "ERR syntax error"`)
+		w.Inject(`on SET key "get", nodes 2,3: error "ERR syntax error"`)
 		l := w.cold()
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
@@ -53,49 +46,38 @@ func TestOldServerGetsTheScript(t *testing.T) {
 		require.NoError(t, lease.Unlock(t.Context()))
 		time.Sleep(ms(10))
 		w.requireNoKeys()
-		before := w.nodes[0].executed("SET a")
+		before := asked.Fired()
+		require.Positive(t, before)
 		lease, err = l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(10))
-		assert.Equal(t, 1, w.nodes[0].executed("SET a")-before, "found out once: only the script's own SET")
+		assert.Equal(t, lease.Token(), w.keys("a")[0])
+		assert.Equal(t, before, asked.Fired(), "found out once")
 		require.NoError(t, lease.Unlock(t.Context()))
 	})
 }
 
 func TestScriptsSurviveFlushesAndServersThatWantTheText(t *testing.T) {
-	for name, deny := range map[string]func(cmd string) string{
-		"flushed each time": func(cmd string) string {
-			if cmd == "EVALSHA" {
-				return "NOSCRIPT No matching script. Please use EVAL."
-			}
-			return ""
-		},
-		"EVALSHA unknown": func(cmd string) string {
-			if cmd == "EVALSHA" || cmd == "SCRIPT" {
-				return "ERR unknown command 'EVALSHA', with args beginning with: "
-			}
-			return ""
-		},
-		"EVALSHA not permitted": func(cmd string) string {
-			if cmd == "EVALSHA" || cmd == "SCRIPT" {
-				return "NOPERM this user has no permissions to run the 'evalsha' command"
-			}
-			return ""
-		},
+	const unknown = `"ERR unknown command 'EVALSHA', with args beginning with: "`
+	const noPermission = `"NOPERM this user has no permissions to run the 'evalsha' command"`
+	for name, deny := range map[string]string{
+		"flushed each time":     "on EVALSHA, %[1]s: error \"NOSCRIPT No matching script. Please use EVAL.\"",
+		"EVALSHA unknown":       "on EVALSHA, %[1]s: error " + unknown + "\non SCRIPT, %[1]s: error " + unknown,
+		"EVALSHA not permitted": "on EVALSHA, %[1]s: error " + noPermission + "\non SCRIPT, %[1]s: error " + noPermission,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(1))
 			l := w.locker()
-			for _, n := range w.nodes {
-				n.on(func(cmd string, _ []string) string { return deny(cmd) })
-			}
+			denied := w.Inject(fmt.Sprintf(deny, "node 1"))
+			w.Inject(fmt.Sprintf(deny, "nodes 2,3"))
+			commands := func() int { return w.executed(1, "EVAL") + denied.Fired() } // of node 1
 			for range 3 {
 				lease, err := l.TryLock(t.Context(), "a")
 				require.NoError(t, err, name)
 				require.NoError(t, lease.Extend(t.Context(), time.Minute), name)
-				before := w.nodes[0].executed("EVAL")
+				before := commands()
 				require.NoError(t, lease.Unlock(t.Context()), name)
-				assert.LessOrEqual(t, w.nodes[0].executed("EVAL")-before, 2, "commands per node and call, %s", name)
+				assert.LessOrEqual(t, commands()-before, 2, "commands per node and call, %s", name)
 				time.Sleep(ms(10))
 				w.requireNoKeys()
 			}
@@ -107,14 +89,9 @@ func TestScriptsDeniedIsToldByUnlockAndNeverHeldOrLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithTTL(2 * time.Second))
-		for _, n := range w.nodes {
-			n.on(func(cmd string, _ []string) string {
-				if strings.HasPrefix(cmd, "EVAL") {
-					return "NOPERM no permissions to run the '" + cmd + "' command"
-				}
-				return ""
-			})
-		}
+		w.Inject(`
+			on EVAL, all: error "NOPERM no permissions to run the 'EVAL' command"
+			on EVALSHA, all: error "NOPERM no permissions to run the 'EVALSHA' command"`)
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		for _, err := range []error{lease.Extend(t.Context(), time.Minute), lease.Unlock(t.Context())} {

@@ -3,7 +3,6 @@ package redlock
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,37 +15,24 @@ import (
 func TestNothingStaysAfterAFailedAcquireWhateverHappenedToTheAnswers(t *testing.T) {
 	// The quorum is prevented on nodes 3-5; nodes 1 and 2 took the SET and
 	// something went wrong with the answer.
-	for _, fault := range []string{"no reply", "connection cut instead of the reply", "late", "caller gone", "caller gone before"} {
+	for fault, plan := range map[string]string{
+		"no reply":                            "for 45.5ms on any, nodes 1,2: lose reply",
+		"connection cut instead of the reply": `on SET key "a", nodes 1,2: cut during`,
+		"late":                                `on SET key "a", nodes 1,2: delay 2s`,
+		"caller gone":                         "",
+		"caller gone before":                  "at 0s, nodes 3-5: hang",
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
 			l := w.locker(WithTTL(30*time.Second), WithNodeTimeout(ms(50)))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			w.plant("a", 30*time.Second, 2, 3, 4)
-			for _, n := range w.nodes[:2] {
-				n.on(func(cmd string, args []string) string {
-					if cmd != "SET" || args[0] != "a" {
-						return ""
-					}
-					switch fault {
-					case "no reply":
-						n.mute.Store(true)
-						time.AfterFunc(ms(45), func() { n.mute.Store(false) })
-					case "connection cut instead of the reply":
-						n.cut.Store(true)
-					case "late":
-						time.Sleep(ms(2000))
-					case "caller gone":
-						cancel()
-					}
-					return ""
-				})
-			}
-			if fault == "caller gone before" {
+			w.plant("a", 30*time.Second, 3, 4, 5)
+			switch w.Inject(plan); fault {
+			case "caller gone":
+				time.AfterFunc(3*ms(1)/4, cancel) // the replies are on their way
+			case "caller gone before":
 				time.AfterFunc(ms(1)/2, cancel)
-				for _, n := range w.nodes[2:] {
-					n.hang.Store(true)
-				}
 			}
 			begin := time.Now()
 			_, err := l.TryLock(ctx, "a")
@@ -72,25 +58,13 @@ func TestLostReplyNeverTurnsOurOwnLockIntoAnothers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithNodeTimeout(ms(100)))
-		cutOnce := func(n *simNode, verb string) {
-			var once sync.Once
-			n.clearHooks()
-			n.on(func(cmd string, _ []string) string {
-				if strings.HasPrefix(cmd, verb) {
-					once.Do(func() { n.cut.Store(true) })
-				}
-				return ""
-			})
-		}
-		for _, n := range w.nodes {
-			cutOnce(n, "SET")
-		}
+		struck := w.Inject(`on SET #1, all: cut during`)
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err, "executed, the connection ended before the reply, asked again: it is ours")
-		for _, n := range w.nodes {
-			cutOnce(n, "EVAL")
-		}
+		require.GreaterOrEqual(t, struck.Fired(), 2)
+		struck = w.Inject(`on any key "a" #1, all: cut during`)
 		require.NoError(t, lease.Unlock(t.Context()), "the same for the release: it was ours")
+		require.GreaterOrEqual(t, struck.Fired(), 2)
 		w.requireNoKeys()
 	})
 }
@@ -99,26 +73,18 @@ func TestSilentReplyIsNoQuorumAndNeverHeldOrLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithNodeTimeout(ms(100)))
-		for _, n := range w.nodes {
-			n.mute.Store(true)
-		}
+		silent := w.Inject("on any, all: lose reply")
 		_, err := l.TryLock(t.Context(), "a")
 		assert.ErrorIs(t, err, ErrNoQuorum)
 		assert.NotErrorIs(t, err, ErrHeld)
-		for _, n := range w.nodes {
-			n.mute.Store(false)
-		}
+		silent.Stop()
 		lease, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		for _, n := range w.nodes {
-			n.mute.Store(true)
-		}
+		silent = w.Inject("on any, all: lose reply")
 		err = lease.Unlock(t.Context())
 		assert.ErrorIs(t, err, ErrNoQuorum)
 		assert.NotErrorIs(t, err, ErrLost)
-		for _, n := range w.nodes {
-			n.mute.Store(false)
-		}
+		silent.Stop()
 		time.Sleep(time.Second)
 		w.requireNoKeys()
 	})
@@ -127,21 +93,25 @@ func TestSilentReplyIsNoQuorumAndNeverHeldOrLost(t *testing.T) {
 func TestOneServerUnderTwoNamesHasOneVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
-		w.nodes[1] = w.nodes[0] // another address, the same server
-		l := w.locker(WithMaxAttempts(3))
+		clients := w.Clients()
+		clients[1] = w.Clients()[0] // as if by another address
+		l, err := New(clients, WithMaxAttempts(3))
+		require.NoError(t, err)
+		defer l.Close()
+		l.warm()
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err, "two servers are a quorum of three")
 		require.NoError(t, lease.Extend(t.Context(), time.Minute))
-		w.nodes[2].Del("a")
+		w.Inject(`at 0s, node 3: evict "a"`)
 		assert.Error(t, lease.Extend(t.Context(), time.Hour), "one server is not")
 		assert.Less(t, lease.Validity(), time.Minute)
 		lease.Unlock(t.Context())
-		w.nodes[2].kill()
+		w.Inject("at 0s, node 3: kill")
 		_, err = l.Lock(t.Context(), "a")
 		assert.ErrorIs(t, err, ErrNoQuorum)
 		assert.ErrorContains(t, err, "must not vote twice")
 		time.Sleep(time.Second)
-		assert.Empty(t, w.nodes[0].Keys())
+		assert.Empty(t, w.stored(1))
 	})
 }
 
@@ -149,20 +119,13 @@ func TestReplyOfALoadingServerDoesNotHideThatTheFirstWritingMayHaveArrived(t *te
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(90), ms(90)) // the votes that decide come last
 		l := w.locker(WithTTL(30 * time.Second))
-		w.plant("a", time.Minute, 1, 2)
-		w.nodes[0].on(func(cmd string, args []string) string {
-			switch {
-			case cmd == "SET" && args[0] == "a" && w.nodes[0].executed("SET a") == 1:
-				w.nodes[0].cut.Store(true)
-			case cmd == "SET" && args[0] == "a":
-				return "LOADING Redis is loading the dataset in memory"
-			}
-			return ""
-		})
+		w.plant("a", time.Minute, 2, 3)
+		w.Inject(`on SET key "a" #1, node 1: cut during`)
+		loading := w.Inject(`on SET key "a" #2-, node 1: error "LOADING Redis is loading the dataset in memory"`)
 		_, err := l.TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, ErrHeld)
 		time.Sleep(time.Second)
-		assert.Equal(t, 2, w.nodes[0].executed("SET a"))
+		assert.Equal(t, 2, w.executed(1, "SET a")+loading.Fired())
 		assert.Empty(t, w.keys("a")[0])
 	})
 }
@@ -171,36 +134,17 @@ func TestAnotherFormOfTheAcquireDoesNotForgetTheFirst(t *testing.T) {
 	for bound := 100; bound <= 400; bound += 10 {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(40))
-			for _, n := range w.nodes {
-				n.trips.Store(1)
-				n.on(func(cmd string, args []string) string {
-					if cmd == "SET" && args[len(args)-1] == "get" {
-						return "ERR syntax error" // Redis 6
-					}
-					return ""
-				})
-			}
-			var clients []redis.UniversalClient
-			for _, n := range w.nodes {
-				c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 2}) // one connection for us
-				defer c.Close()
-				clients = append(clients, c)
-			}
+			w.Inject(`on SET key "get", all: error "ERR syntax error"`)     // Redis 6
+			clients := w.Clients(func(o *redis.Options) { o.PoolSize = 2 }) // one connection for us
 			l, err := New(clients, WithTTL(time.Hour), WithNodeTimeout(ms(bound)))
 			require.NoError(t, err)
 			defer l.Close()
 			l.warm()
-			n := w.nodes[2]
-			var once sync.Once
-			n.on(func(cmd string, args []string) string {
-				if strings.HasPrefix(cmd, "EVAL") && args[2] == "a" {
-					once.Do(func() { n.cut.Store(true) })
-				}
-				return ""
-			})
+			struck := w.Inject(`on any key "a" #1, node 3: cut during`)
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err)
 			time.Sleep(time.Second)
+			require.NoError(t, struck.Check())
 			require.Equal(t, lease.Token(), w.keys("a")[2])
 			require.NoError(t, lease.Unlock(t.Context()))
 			time.Sleep(time.Minute)

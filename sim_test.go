@@ -1,9 +1,6 @@
 package redlock
 
 import (
-	"context"
-	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -12,11 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed58520471/redlock/faultinject"
 )
 
 func TestMain(m *testing.M) {
@@ -24,228 +22,56 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a set of nodes for tests in virtual time: the real client and the
-// real scripts on miniredis, over connections in memory that take as long as the
-// test says. It lives inside one synctest bubble.
+// world is a cluster in virtual time, inside one synctest bubble, and what its nodes
+// have executed.
 type world struct {
-	t     *testing.T
-	nodes []*simNode
-}
-
-// simNode is one server and the line to it.
-type simNode struct {
-	*miniredis.Miniredis
-	name string
-
-	rtt    atomic.Int64 // of the line, in nanoseconds; half on the way in, half on the way out
-	hang   atomic.Bool  // bytes vanish both ways, dials never end
-	refuse atomic.Bool  // dials fail, what is connected goes on
-	mute   atomic.Bool  // requests arrive and are executed, replies vanish
-	cut    atomic.Bool  // once: a request arrives and is executed, the connection ends instead of the reply
-	forget atomic.Int64 // the line drops connections silent for so long, without a word; 0: never
-	dials  atomic.Int64
-	trips  atomic.Int64 // round trips that a dial costs
-	noDial atomic.Bool  // dials never end, what is connected goes on
-	hold   atomic.Bool  // a partition: bytes wait both ways and arrive when it heals, also those of connections given up meanwhile
+	*faultinject.Cluster
+	t *testing.T
 
 	mu    sync.Mutex
-	hooks []func(cmd string, args []string) string
-	calls []string // commands in the order of their execution
-	conns map[net.Conn]struct{}
+	calls map[int][]string // by node, in the order of execution
 }
 
+// newWorld starts a node for each round-trip time.
 func newWorld(t *testing.T, rtts ...time.Duration) *world {
-	w := &world{t: t}
-	for i, rtt := range rtts {
-		m := miniredis.NewMiniRedis()
-		m.ClockTTL(true)
-		n := &simNode{Miniredis: m, name: fmt.Sprintf("10.0.0.%d:6379", i+1), conns: make(map[net.Conn]struct{})}
-		n.rtt.Store(int64(rtt))
-		n.start()
-		w.nodes = append(w.nodes, n)
-	}
-	t.Cleanup(func() {
-		for _, n := range w.nodes {
-			n.kill()
-		}
-		time.Sleep(time.Minute) // whatever still runs out does so in virtual time
-	})
+	t.Cleanup(func() { time.Sleep(time.Minute) }) // whatever still runs out does so in virtual time
+	w := &world{t: t, calls: make(map[int][]string)}
+	w.Cluster = faultinject.Start(t, len(rtts), faultinject.RTT(rtts...), faultinject.Watch(w.note))
 	return w
 }
 
-// start brings the server up, with the data that it had.
-func (n *simNode) start() {
-	c, err := n.Miniredis.Dial()
-	if err == nil {
-		c.Close()
+// Inject lets events loose, and fails a test at whose end none of them has struck.
+func (w *world) Inject(lines string) *faultinject.Injection {
+	w.t.Helper()
+	i := w.Cluster.Inject(lines)
+	w.t.Cleanup(func() { assert.True(w.t, lines == "" || i.Fired() > 0, "nothing has struck of\n%v", i) })
+	return i
+}
+
+func (w *world) note(node int, command []string) {
+	if slices.Contains([]string{"PING", "HELLO", "CLIENT"}, command[0]) {
+		return
 	}
-	n.Server().SetPreHook(func(p *server.Peer, cmd string, args ...string) bool {
-		n.mu.Lock()
-		if !slices.Contains([]string{"PING", "HELLO", "CLIENT", "GET", "PTTL", "PEXPIRE", "DEL", "PUBLISH"}, cmd) {
-			n.calls = append(n.calls, cmd+" "+strings.Join(args, " "))
-		}
-		hooks := n.hooks
-		n.mu.Unlock()
-		for _, h := range hooks {
-			if reply := h(cmd, args); reply != "" {
-				p.WriteError(reply)
-				return true
-			}
-		}
-		return false
-	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls[node] = append(w.calls[node], strings.Join(command, " "))
 }
 
-// kill ends the server and cuts its connections.
-func (n *simNode) kill() {
-	n.refuse.Store(true)
-	n.cutAll()
-	n.Miniredis.Close()
-}
-
-func (n *simNode) revive() {
-	n.start()
-	n.refuse.Store(false)
-}
-
-func (n *simNode) cutAll() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for c := range n.conns {
-		c.Close()
-	}
-}
-
-// on adds a hook that sees every command before it runs; what it returns goes
-// out as an error reply instead.
-func (n *simNode) on(h func(cmd string, args []string) string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.hooks = append(slices.Clone(n.hooks), h)
-}
-
-func (n *simNode) clearHooks() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.hooks = nil
+// log is what a node has executed, but for what go-redis sends of its own accord.
+func (w *world) log(node int) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.calls[node])
 }
 
 // executed counts the commands that begin with prefix.
-func (n *simNode) executed(prefix string) (k int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, c := range n.calls {
+func (w *world) executed(node int, prefix string) (k int) {
+	for _, c := range w.log(node) {
 		if strings.HasPrefix(c, prefix) {
 			k++
 		}
 	}
 	return k
-}
-
-func (n *simNode) log() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Clone(n.calls)
-}
-
-func (n *simNode) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	n.dials.Add(1)
-	if n.hang.Load() || n.hold.Load() || n.noDial.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	time.Sleep(time.Duration(n.trips.Load() * n.rtt.Load()))
-	if n.refuse.Load() {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("connect: connection refused")}
-	}
-	far, err := n.Miniredis.Dial()
-	if err != nil {
-		return nil, err
-	}
-	near, line := net.Pipe()
-	n.mu.Lock()
-	n.conns[far] = struct{}{}
-	n.mu.Unlock()
-	var last atomic.Int64
-	last.Store(time.Now().UnixNano())
-	var dead atomic.Bool
-	passes := func() bool {
-		now := time.Now().UnixNano()
-		if f := n.forget.Load(); f > 0 && now-last.Load() > f {
-			dead.Store(true)
-		}
-		last.Store(now)
-		if n.hang.Load() {
-			dead.Store(true) // TCP never loses a piece from the middle
-		}
-		return !dead.Load()
-	}
-	go n.carry(line, far, passes)
-	go func() {
-		n.carry(far, line, func() bool {
-			if n.cut.Swap(false) {
-				far.Close()
-				return false
-			}
-			if n.mute.Load() {
-				dead.Store(true)
-			}
-			return passes()
-		})
-		n.mu.Lock()
-		delete(n.conns, far)
-		n.mu.Unlock()
-	}()
-	return near, nil
-}
-
-// carry moves bytes from one end to the other, half a round trip later.
-func (n *simNode) carry(from, to net.Conn, passes func() bool) {
-	type parcel struct {
-		due  time.Time
-		data []byte
-	}
-	ch := make(chan parcel, 1024)
-	go func() {
-		defer to.Close()
-		for p := range ch {
-			time.Sleep(time.Until(p.due))
-			for n.hold.Load() {
-				time.Sleep(time.Millisecond)
-			}
-			if _, err := to.Write(p.data); err != nil {
-				break
-			}
-		}
-		for range ch {
-		}
-	}()
-	defer close(ch)
-	defer from.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		k, err := from.Read(buf)
-		if err != nil {
-			return
-		}
-		if passes() {
-			ch <- parcel{time.Now().Add(time.Duration(n.rtt.Load() / 2)), slices.Clone(buf[:k])}
-		}
-	}
-}
-
-// clients are made as users make them: go-redis's defaults, retries and all.
-func (w *world) clients() []redis.UniversalClient {
-	clients := make([]redis.UniversalClient, len(w.nodes))
-	for i, n := range w.nodes {
-		clients[i] = redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial})
-	}
-	w.t.Cleanup(func() {
-		for _, c := range clients {
-			c.Close()
-		}
-	})
-	return clients
 }
 
 // locker opens a Locker on all nodes and lets it connect.
@@ -258,7 +84,7 @@ func (w *world) locker(opts ...Option) *Locker {
 
 func (w *world) cold(opts ...Option) *Locker {
 	w.t.Helper()
-	l, err := New(w.clients(), opts...)
+	l, err := New(w.Clients(), opts...)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { l.Close() })
 	return l
@@ -275,29 +101,45 @@ func (l *Locker) warm() {
 	}
 }
 
+// stored is what a node has, or would have after a restart.
+func (w *world) stored(node int) []faultinject.Key {
+	n := w.Node(node)
+	keys, err := n.Keys()
+	require.NoError(w.t, err)
+	return append(keys, n.Kept()...)
+}
+
 // keys lists what is stored under name, a value per node; "" where nothing is.
 func (w *world) keys(name string) []string {
-	values := make([]string, len(w.nodes))
-	for i, n := range w.nodes {
-		values[i], _ = n.Get(name)
+	values := make([]string, len(w.Nodes()))
+	for i := range values {
+		values[i] = w.key(i+1, name).Value
 	}
 	return values
 }
 
+func (w *world) key(node int, name string) faultinject.Key {
+	for _, k := range w.stored(node) {
+		if k.Name == name {
+			return k
+		}
+	}
+	return faultinject.Key{}
+}
+
+func (w *world) ttl(node int, name string) time.Duration { return w.key(node, name).TTL }
+
 func (w *world) requireNoKeys() {
 	w.t.Helper()
-	for _, n := range w.nodes {
-		require.Empty(w.t, n.Keys(), "keys on %s", n.name)
+	for i := range w.Nodes() {
+		require.Empty(w.t, w.stored(i+1))
 	}
 }
 
 // plant stores a foreign token.
 func (w *world) plant(name string, ttl time.Duration, nodes ...int) {
 	for _, i := range nodes {
-		w.nodes[i].Set(name, "foreign")
-		if ttl > 0 {
-			w.nodes[i].SetTTL(name, ttl)
-		}
+		require.NoError(w.t, w.Node(i).Set(name, "foreign", ttl))
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed58520471/redlock/faultinject"
 )
 
 // TestRandomSchedules runs lockers against nodes to which everything happens
@@ -56,6 +58,56 @@ func (x *tenure) tell(format string, args ...any) {
 	x.story = append(x.story, time.Now().Format("05.000000 ")+fmt.Sprintf(format, args...))
 }
 
+// users have a network path each to every node.
+var users = []string{"a", "b", "c"}
+
+// weather is a random plan: on each node one thing after the other.
+func weather(seed uint64, nodes int, until time.Duration) string {
+	kinds := []struct {
+		most   int // milliseconds for which it lasts; 0: it happens
+		shared bool
+		text   string
+	}{
+		{800, false, "%s, %s: hang"},
+		{1500, false, "%s, %s: partition"},
+		{800, false, "%s, %s: refuse"},
+		{3000, false, "%s, %s: delay 1ms+30ms"},
+		{0, false, "%s, %s: cut"},
+		{800, true, "%s, %s: kill"},
+		{800, true, "%s, %s: freeze"},
+		{400, false, "%s on any, %s: lose reply"},
+		{400, false, "%s on any 30%%, %s: lose request"},
+		{800, false, "%s on any 10%%, %s: cut during"},
+		{800, false, "%s on any #1, %s: cut before"},
+		{1500, false, "%s on SET 20%%, %s: delay 1ms+2s"},
+		{1500, true, "%s on SET #1, %s: kill during for 300ms"},
+		{1500, true, "%s on EVALSHA #1, %s: kill before for 300ms"},
+		{300, true, `%s on SET, %s: error "LOADING Redis is loading"`},
+		{300, true, `%s on EVALSHA, %s: error "NOSCRIPT No matching script"`},
+		{300, true, `%s on any, %s: error "OOM command not allowed"`},
+	}
+	var plan strings.Builder
+	fmt.Fprintln(&plan, "seed", seed)
+	for n := 1; n <= nodes; n++ {
+		r := rand.New(rand.NewPCG(seed, uint64(100+n)))
+		for at := ms(r.IntN(1500)); at < until; at += ms(1 + r.IntN(1500)) {
+			k := kinds[r.IntN(len(kinds))]
+			where := fmt.Sprint("node ", n)
+			if !k.shared && r.IntN(3) == 0 {
+				where += " from " + users[r.IntN(len(users))]
+			}
+			when := fmt.Sprint("at ", at)
+			if k.most > 0 {
+				lasts := min(ms(1+r.IntN(k.most)), until-at)
+				when += fmt.Sprint(" for ", lasts)
+				at += lasts
+			}
+			fmt.Fprintf(&plan, k.text+"\n", when, where)
+		}
+	}
+	return plan.String()
+}
+
 func randomSchedule(t *testing.T, seed uint64) int {
 	random := rand.New(rand.NewPCG(seed, 7))
 	rtts := make([]time.Duration, []int{1, 2, 3, 3, 5, 5}[random.IntN(6)])
@@ -68,20 +120,18 @@ func randomSchedule(t *testing.T, seed uint64) int {
 	w := newWorld(t, rtts...)
 	timeout := ms(50 + random.IntN(200))
 	var lockers, roots []*Locker
-	for i := range 3 {
-		var clients []redis.UniversalClient
-		for _, n := range w.nodes {
+	for i := range users {
+		clients := w.Client(users[i]).Redis(func(o *redis.Options) {
+			dial := o.Dialer
+			if i == 1 {
+				tuned(o, timeout)
+			} else {
+				o.DialTimeout, o.DialerRetries = ms(300), 1
+			}
 			// Dials that were given up keep their place in go-redis's pool; and an
 			// exhausted pool cannot be used in two bubbles of one process.
-			o := &redis.Options{Addr: n.name, Dialer: n.Dial, DialTimeout: ms(300), DialerRetries: 1, PoolSize: 40}
-			if i == 1 {
-				o = tuned(o, timeout)
-				o.Dialer, o.PoolSize = n.Dial, 40
-			}
-			c := redis.NewClient(o)
-			t.Cleanup(func() { c.Close() })
-			clients = append(clients, c)
-		}
+			o.Dialer, o.PoolSize = dial, 40
+		})
 		if i == 2 {
 			for k := range clients {
 				clients[k] = stubborn{clients[k].(*redis.Client)}
@@ -96,63 +146,12 @@ func randomSchedule(t *testing.T, seed uint64) int {
 	}
 	const longest = 8 * time.Second
 
-	// The weather.
 	storm, calm := context.WithTimeout(t.Context(), 20*time.Second)
 	defer calm()
-	var weather sync.WaitGroup
-	for i, n := range w.nodes {
-		r := rand.New(rand.NewPCG(seed, uint64(100+i)))
-		weather.Go(func() {
-			pause := func(most int) {
-				select {
-				case <-storm.Done():
-				case <-time.After(ms(1 + r.IntN(most))):
-				}
-			}
-			for storm.Err() == nil {
-				pause(1500)
-				switch r.IntN(9) {
-				case 0:
-					n.hang.Store(true)
-					pause(800)
-					n.hang.Store(false)
-				case 1:
-					n.kill()
-					pause(800)
-					n.revive()
-				case 2:
-					n.cutAll()
-				case 3:
-					n.mute.Store(true)
-					pause(400)
-					n.mute.Store(false)
-				case 4:
-					n.cut.Store(true)
-				case 5:
-					n.rtt.Store(int64(ms(r.IntN(60))))
-				case 6:
-					n.hold.Store(true)
-					pause(1500)
-					n.hold.Store(false)
-				case 7:
-					n.refuse.Store(true)
-					pause(800)
-					n.refuse.Store(false)
-				case 8:
-					n.on(func(cmd string, _ []string) string {
-						if cmd == "SET" || cmd == "EVAL" || cmd == "EVALSHA" {
-							return []string{"LOADING Redis is loading", "NOSCRIPT No matching script", "OOM command not allowed"}[len(cmd)%3]
-						}
-						return ""
-					})
-					pause(300)
-					n.clearHooks()
-				}
-			}
-			n.cut.Store(false)
-			n.rtt.Store(int64(rtts[i]))
-		})
-	}
+	plan, err := faultinject.ParsePlan(weather(seed, len(rtts), 20*time.Second))
+	require.NoError(t, err)
+	struck, err := w.Play(plan)
+	require.NoError(t, err)
 
 	// In half of the runs one locker is closed in the middle.
 	var closing sync.WaitGroup
@@ -176,7 +175,7 @@ func randomSchedule(t *testing.T, seed uint64) int {
 
 	var mu sync.Mutex
 	tenures := make(map[string][]tenure)
-	quorum := quorumOf(len(w.nodes))
+	quorum := quorumOf(len(rtts))
 	var people sync.WaitGroup
 	for i := range 12 {
 		r := rand.New(rand.NewPCG(seed, uint64(200+i)))
@@ -223,7 +222,7 @@ func randomSchedule(t *testing.T, seed uint64) int {
 					continue
 				}
 				ten := tenure{from: time.Now(), who: lease.Token()}
-				ten.tell("won, until %v, keys %v, ttl %v, quorum of %d, took %v", lease.Until().Format("05.000000"), w.keys(name), lease.ttl, len(w.nodes), time.Since(begin))
+				ten.tell("won, until %v, keys %v, ttl %v, quorum of %d, took %v", lease.Until().Format("05.000000"), w.keys(name), lease.ttl, len(rtts), time.Since(begin))
 				held := 0
 				for _, v := range w.keys(name) {
 					if v == lease.Token() {
@@ -280,7 +279,12 @@ func randomSchedule(t *testing.T, seed uint64) int {
 		})
 	}
 	people.Wait()
-	weather.Wait()
+	struck.Stop()
+	for _, n := range w.Nodes() {
+		if !n.Up() {
+			require.NoError(t, n.Do(faultinject.Restart))
+		}
+	}
 	closing.Wait()
 	leases := 0
 	for name, list := range tenures {
@@ -297,15 +301,17 @@ func randomSchedule(t *testing.T, seed uint64) int {
 		}
 	}
 	if leaveOpen := random.IntN(3) == 0; leaveOpen { // Close while there is something to do
+		var hung string
 		if random.IntN(2) == 0 {
-			w.nodes[0].hang.Store(true)
+			hung = "at 0s, node 1: hang"
 		}
+		struck := w.Inject(hung)
 		for _, l := range roots {
 			begin := time.Now()
 			l.Close()
 			assert.LessOrEqual(t, time.Since(begin), 5*timeout+2*time.Second, "Close")
 		}
-		w.nodes[0].hang.Store(false)
+		struck.Stop()
 	}
 	time.Sleep(2*longest + 10*time.Second)
 	w.requireNoKeys()

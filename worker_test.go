@@ -1,8 +1,11 @@
 package redlock
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,21 +17,26 @@ import (
 
 // openLike makes clients the way Open does, on the simulated nodes.
 func (w *world) openLike(timeout time.Duration) []redis.UniversalClient {
-	var clients []redis.UniversalClient
-	for _, n := range w.nodes {
-		o := tuned(&redis.Options{Addr: n.name}, timeout)
-		o.Dialer = n.Dial
-		c := redis.NewClient(o)
-		w.t.Cleanup(func() { c.Close() })
-		clients = append(clients, c)
-	}
-	return clients
+	return w.Clients(func(o *redis.Options) {
+		dial := o.Dialer
+		tuned(o, timeout).Dialer = dial
+	})
 }
 
 func TestIdleConnectionIsUsedWhileAnotherIsBeingMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(20), ms(20), ms(20))
-		l, err := New(w.openLike(ms(500)))
+		var noDial atomic.Bool // to node 1: they never end
+		l, err := New(w.Clients(func(o *redis.Options) {
+			dial, first := o.Dialer, o.Addr == "10.0.0.1:6379"
+			tuned(o, ms(500)).Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if first && noDial.Load() {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return dial(ctx, network, addr)
+			}
+		}))
 		require.NoError(t, err)
 		defer l.Close()
 		var wg sync.WaitGroup
@@ -56,15 +64,9 @@ func TestIdleConnectionIsUsedWhileAnotherIsBeingMade(t *testing.T) {
 		n.mu.Unlock()
 		require.Greater(t, linked, 1)
 		// Dials to node 1 hang, its connections live on. One breaks under a SET.
-		dial := w.nodes[0]
-		dial.on(func(cmd string, args []string) string {
-			if cmd == "SET" && args[0] == "x" && dial.executed("SET x") == 1 {
-				dial.cut.Store(true)
-			}
-			return ""
-		})
-		dial.noDial.Store(true)
-		defer dial.noDial.Store(false)
+		struck := w.Inject(`on SET key "x" #1, node 1: cut during`)
+		noDial.Store(true)
+		defer noDial.Store(false)
 		lease, err := l.TryLock(t.Context(), "x")
 		require.NoError(t, err)
 		time.Sleep(ms(300))
@@ -72,6 +74,7 @@ func TestIdleConnectionIsUsedWhileAnotherIsBeingMade(t *testing.T) {
 		t.Logf("workers %d idle %d active %d connecting %d queue %d", len(n.workers), len(n.idle), n.active, n.connecting, n.queue.len)
 		queued := n.queue.len
 		n.mu.Unlock()
+		require.NoError(t, struck.Check())
 		assert.Zero(t, queued, "an idle connection that works is there")
 		_ = lease
 	})
@@ -79,7 +82,8 @@ func TestIdleConnectionIsUsedWhileAnotherIsBeingMade(t *testing.T) {
 
 func TestConnectionThatIsRefusedIsNotTriedInALoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, ms(100), ms(100), ms(100))
+		w := newWorld(t, 0, 0, 0) // a refused dial takes no time
+		w.Inject("on any, all: delay 100ms")
 		l, err := New(w.openLike(ms(500)))
 		require.NoError(t, err)
 		defer l.Close()
@@ -91,7 +95,7 @@ func TestConnectionThatIsRefusedIsNotTriedInALoop(t *testing.T) {
 		}
 		n := l.root.nodes[0]
 		before := n.snapshot().ConnectFailures
-		w.nodes[0].refuse.Store(true) // what is connected goes on
+		refusing := w.Inject("at 0s, node 1: refuse") // what is connected goes on
 		var wg sync.WaitGroup
 		begin := time.Now()
 		for i := range 5 {
@@ -105,7 +109,7 @@ func TestConnectionThatIsRefusedIsNotTriedInALoop(t *testing.T) {
 		}
 		wg.Wait()
 		failures := n.snapshot().ConnectFailures - before
-		t.Logf("%d failed connects in %v, %d dials", failures, time.Since(begin), w.nodes[0].dials.Load())
+		t.Logf("%d failed connects in %v, %d dials", failures, time.Since(begin), refusing.Fired())
 		assert.Less(t, failures, uint64(100))
 	})
 }
@@ -120,13 +124,13 @@ func TestStuckClientIsReplacedWithoutWaitingForTheNextCaller(t *testing.T) {
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(5))
-		w.nodes[0].hang.Store(true)
+		hung := w.Inject("at 0s, node 1: hang")
 		other, err := l.TryLock(t.Context(), "b") // node 1's worker is stuck in this
 		require.NoError(t, err)
 		time.Sleep(ms(50))
 		require.NoError(t, lease.Unlock(t.Context()))
 		time.Sleep(ms(10))
-		w.nodes[0].hang.Store(false) // only what was on the line then is gone
+		hung.Stop() // only what was on the line then is gone
 		time.Sleep(ms(500))
 		assert.Empty(t, w.keys("a")[0], "the node has been answering for half a second; its release waits for the one that is stuck")
 		other.Unlock(t.Context())
@@ -137,10 +141,15 @@ func TestStuckClientIsReplacedWithoutWaitingForTheNextCaller(t *testing.T) {
 func TestColdFirstLockSucceedsWithinItsWaitAndTheSecondCostsOneRoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(150), ms(150), ms(150))
-		for _, n := range w.nodes {
-			n.trips.Store(4)
-		}
-		l := w.cold(WithWait(5 * time.Second))
+		l, err := New(w.Clients(func(o *redis.Options) {
+			dial := o.Dialer
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				time.Sleep(3 * ms(150)) // connecting takes four round trips, as with TLS
+				return dial(ctx, network, addr)
+			}
+		}), WithWait(5*time.Second))
+		require.NoError(t, err)
+		defer l.Close()
 		lease, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err, "connecting must go on when the votes that waited for it have timed out")
 		require.NoError(t, lease.Unlock(t.Context()))
@@ -156,20 +165,13 @@ func TestColdFirstLockSucceedsWithinItsWaitAndTheSecondCostsOneRoundTrip(t *test
 func TestLockAfterAnHourOfSilenceCostsOneRoundTrip(t *testing.T) {
 	for name, sabotage := range map[string]func(*world){
 		"a firewall that forgets idle connections": func(w *world) {
-			for _, n := range w.nodes {
-				n.forget.Store(int64(time.Minute))
-			}
+			w.Cluster.Inject("at 0s, all: forget 1m") // which is not to strike
 			time.Sleep(time.Hour)
 		},
 		"every connection dropped without a word once": func(w *world) {
 			time.Sleep(30 * time.Minute)
-			for _, n := range w.nodes {
-				n.forget.Store(1) // what is connected now is dead from here on
-			}
+			w.Inject("at 0s for 1m, all: forget 1ns") // what is connected now is dead from here on
 			time.Sleep(time.Minute)
-			for _, n := range w.nodes {
-				n.forget.Store(0)
-			}
 			time.Sleep(30 * time.Minute)
 		},
 	} {
@@ -190,9 +192,7 @@ func TestDeadConnectionIsReplacedWithinTheSameAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(5), ms(5), ms(5))
 		l := w.locker()
-		for _, n := range w.nodes {
-			n.cutAll() // the servers closed them, as they do with idle clients
-		}
+		w.Inject("at 0s, all: cut") // as servers do with idle clients
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		time.Sleep(ms(100))
@@ -203,17 +203,15 @@ func TestDeadConnectionIsReplacedWithinTheSameAttempt(t *testing.T) {
 func TestNodesThatWereDownAreUsedWhenTheyComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
-		w.nodes[3].kill()
-		w.nodes[4].kill()
+		w.plant("a", time.Minute, 3, 4, 5)
+		down := w.Inject("at 0s, nodes 4,5: kill")
 		l := w.locker()
-		w.plant("a", time.Minute, 2, 3, 4)
 		_, err := l.TryLock(t.Context(), "a")
 		require.Error(t, err, "three of five are needed, however many are reachable")
 		time.Sleep(ms(500))
 		assert.Equal(t, []string{"", "", "foreign", "foreign", "foreign"}, w.keys("a"))
 
-		w.nodes[3].revive()
-		w.nodes[4].revive()
+		down.Stop()
 		time.Sleep(2 * time.Second) // go-redis itself tries a refused address once a second
 		lease, err := l.TryLock(t.Context(), "b")
 		require.NoError(t, err)
@@ -229,19 +227,10 @@ func TestVoteIsNotSpentOnADialThatBeganBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		l := w.locker(WithNodeTimeout(ms(600))) // go-redis dials five times within 400 ms
-		for _, n := range w.nodes {
-			n.kill()
-		}
+		down := w.Inject("at 0s, all: kill")
 		go l.TryLock(t.Context(), "a")
-		time.Sleep(ms(310)) // the fourth of its dials has just failed
-		for _, n := range w.nodes {
-			n.refuse.Store(true)
-		}
-		time.AfterFunc(ms(95), func() { // right after the fifth
-			for _, n := range w.nodes {
-				n.revive()
-			}
-		})
+		time.Sleep(ms(310))               // the fourth of its dials has just failed
+		time.AfterFunc(ms(97), down.Stop) // right after the fifth
 		lease, err := l.TryLock(t.Context(), "b")
 		require.NoError(t, err, "the nodes came back within its time")
 		require.NoError(t, lease.Unlock(t.Context()))
@@ -302,7 +291,7 @@ func TestLongLineCarriesSeveralBatchesAndAShortOneOne(t *testing.T) {
 type stubborn struct{ *redis.Client }
 
 func (w *world) stubbornClients() []redis.UniversalClient {
-	clients := w.clients()
+	clients := w.Clients()
 	for i, c := range clients {
 		clients[i] = stubborn{c.(*redis.Client)}
 	}
@@ -315,7 +304,7 @@ func TestClientThatIgnoresDeadlinesIsWorkedAround(t *testing.T) {
 		l, err := New(w.stubbornClients(), WithNodeTimeout(ms(100)), WithTTL(30*time.Second))
 		require.NoError(t, err)
 		l.warm()
-		w.nodes[0].hang.Store(true)
+		hung := w.Inject("at 0s, node 1: hang")
 		for i := range 200 {
 			begin := time.Now()
 			lease, err := l.TryLock(t.Context(), fmt.Sprint(i))
@@ -330,7 +319,7 @@ func TestClientThatIgnoresDeadlinesIsWorkedAround(t *testing.T) {
 		n.mu.Unlock()
 		assert.Greater(t, workers, 1, "the one that is stuck was replaced")
 		assert.LessOrEqual(t, workers, maxLinks+spareLinks)
-		w.nodes[0].hang.Store(false)
+		hung.Stop()
 		time.Sleep(6 * time.Second) // the client's own read timeout and a little
 		lease, err := l.TryLock(t.Context(), "after")
 		require.NoError(t, err)
@@ -346,12 +335,7 @@ func TestClientThatIgnoresDeadlinesIsWorkedAround(t *testing.T) {
 func TestPoolOfOneIsOnlyBorrowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
-		var clients []redis.UniversalClient
-		for _, n := range w.nodes {
-			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 1, PipelinePoolSize: -1})
-			defer c.Close()
-			clients = append(clients, c)
-		}
+		clients := w.Clients(func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
 		l, err := New(clients)
 		require.NoError(t, err)
 		defer l.Close()
@@ -367,12 +351,7 @@ func TestPoolOfOneIsOnlyBorrowed(t *testing.T) {
 func TestUsersKeepConnectionsOfTheirPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(30), ms(30), ms(30))
-		var clients []redis.UniversalClient
-		for _, n := range w.nodes {
-			c := redis.NewClient(&redis.Options{Addr: n.name, Dialer: n.Dial, PoolSize: 3})
-			defer c.Close()
-			clients = append(clients, c)
-		}
+		clients := w.Clients(func(o *redis.Options) { o.PoolSize = 3 })
 		l, err := New(clients)
 		require.NoError(t, err)
 		defer l.Close()

@@ -19,6 +19,7 @@ type Cluster struct {
 	seed    uint64
 	rtts    []time.Duration
 	history *History
+	watch   func(node int, command []string)
 	tb      TB
 	closing sync.WaitGroup // servers and sockets on their way out
 	done    chan struct{}  // closed when Close begins
@@ -50,6 +51,7 @@ type settings struct {
 	seed    uint64
 	rtts    []time.Duration
 	setup   func(*miniredis.Miniredis)
+	watch   func(node int, command []string)
 	process bool
 	args    []string
 }
@@ -66,6 +68,15 @@ func Seed(seed uint64) Option { return func(s *settings) { s.seed = seed } }
 // Setup is called with every embedded server before it gets its data and its
 // connections, also at restarts, and may add commands or passwords to it.
 func Setup(setup func(*miniredis.Miniredis)) Option { return func(s *settings) { s.setup = setup } }
+
+// Watch is called with every command that a node is given to execute, before it
+// does, on whatever goroutine; of one node in the order of execution if it is
+// embedded, in that of arrival else. It sees the whole command, but none that a
+// script calls, and none that a fault keeps from being executed. It must not ask
+// the node anything, which is busy.
+func Watch(watch func(node int, command []string)) Option {
+	return func(s *settings) { s.watch = watch }
+}
 
 // Servers makes the nodes processes of redis-server, which has to be in PATH,
 // with these options besides. They persist nothing by default. They cannot run
@@ -106,7 +117,7 @@ func New(nodes int, options ...Option) (*Cluster, error) {
 		o(&s)
 	}
 	c := &Cluster{
-		seed: s.seed, rtts: s.rtts, history: NewHistory(),
+		seed: s.seed, rtts: s.rtts, watch: s.watch, history: NewHistory(),
 		timers: make(map[*time.Timer]struct{}), healthy: nodes,
 		done: make(chan struct{}), ended: make(chan struct{}),
 	}

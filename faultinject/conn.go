@@ -37,7 +37,8 @@ type request struct {
 }
 
 func newLink(p *path, life *life) *link {
-	l := &link{path: p, life: life, req: newStream(p, requests), rep: newStream(p, replies), idle: make(chan struct{}, 1)}
+	used := &usage{last: time.Now()}
+	l := &link{path: p, life: life, req: newStream(p, requests, used), rep: newStream(p, replies, used), idle: make(chan struct{}, 1)}
 	l.near.link, l.far.link = l, l
 	l.far.written = make(chan struct{}, 1)
 	return l

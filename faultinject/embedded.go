@@ -70,6 +70,15 @@ func (e *embedded) evict(key string) error {
 	return nil
 }
 
+func (e *embedded) set(name, value string, ttl time.Duration) error {
+	e.Del(name)
+	err := e.Set(name, value)
+	if err == nil && ttl > 0 {
+		e.SetTTL(name, ttl)
+	}
+	return err
+}
+
 // sees keeps count of the databases in use.
 func (e *embedded) sees(c command) {
 	if c.kind != "SELECT" || len(c.args) == 0 {

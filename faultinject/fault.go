@@ -44,6 +44,7 @@ const (
 	loseMessages
 	delayMessages
 	hangMessages
+	forget
 	pause
 	revive // what ends a kill; no plan has it
 )
@@ -167,13 +168,19 @@ func ClockStep(d time.Duration) Fault { return Fault{verb: clockStep, time: d} }
 // ClockRate lets a node's clock run faster or slower by a factor, 1 being right.
 func ClockRate(rate float64) Fault { return Fault{verb: clockRate, rate: rate} }
 
+// Forget lets connections that were silent for more than d stay silent for ever,
+// without a word, as firewalls do that forget idle ones. It strikes what is sent
+// next, in either direction.
+func Forget(d time.Duration) Fault { return Fault{verb: forget, time: d} }
+
 // DelayMessages makes what is published to subscribers arrive later by d.
 func DelayMessages(d time.Duration) Fault { return Fault{verb: delayMessages, time: d} }
 
 // Requests restricts Delay, Hang and Partition to the way from clients to nodes.
 func (f Fault) Requests() Fault { f.way = requests; return f }
 
-// Replies restricts Delay, Hang and Partition to the way from nodes to clients.
+// Replies restricts Delay, Hang and Partition to the way from nodes to clients. A
+// command that they are bound to is executed when it arrives.
 func (f Fault) Replies() Fault { f.way = replies; return f }
 
 // Before lets Kill or Cut strike when the command has arrived, and is not
@@ -199,7 +206,7 @@ var names = map[verb]string{
 	loseRequest: "lose request", loseReply: "lose reply", reply: "error", freeze: "freeze", thaw: "thaw",
 	kill: "kill", restart: "restart", restartEmpty: "restart empty", restartAsOf: "restart as of",
 	flushAll: "flushall", evict: "evict", clockStep: "clock", clockRate: "rate", loseMessages: "lose messages",
-	delayMessages: "delay messages", hangMessages: "hang messages", pause: "pause",
+	delayMessages: "delay messages", hangMessages: "hang messages", forget: "forget", pause: "pause",
 }
 
 // String is the fault as a plan has it.
@@ -211,7 +218,7 @@ func (f Fault) String() string {
 		if f.jitter > 0 {
 			s += "+" + f.jitter.String()
 		}
-	case delayMessages, restartAsOf:
+	case delayMessages, restartAsOf, forget:
 		s += " " + f.time.String()
 	case clockStep:
 		s += fmt.Sprintf(" %+v", signed(f.time))
@@ -246,7 +253,7 @@ func (d signed) Format(w fmt.State, _ rune) {
 func (f Fault) lasts() bool {
 	switch f.verb {
 	case delay, hang, partition, refuse, loseRequest, loseReply, reply, freeze, kill, clockRate,
-		loseMessages, delayMessages, hangMessages, pause:
+		loseMessages, delayMessages, hangMessages, forget, pause:
 		return true
 	}
 	return false
@@ -255,7 +262,7 @@ func (f Fault) lasts() bool {
 // strikesCommands says whether the fault can be bound to a command.
 func (f Fault) strikesCommands() bool {
 	switch f.verb {
-	case refuse, loseMessages, delayMessages, hangMessages, pause, partition:
+	case refuse, loseMessages, delayMessages, hangMessages, forget, pause, partition:
 		return false
 	}
 	return true
@@ -278,6 +285,8 @@ func (f Fault) check() error {
 		return fmt.Errorf("%#q is negative", f)
 	case f.verb == delay && f.time+f.jitter <= 0, f.verb == delayMessages && f.time <= 0:
 		return fmt.Errorf("%#q is no delay", f)
+	case f.verb == forget && f.time <= 0:
+		return fmt.Errorf("%#q needs a time of silence", f)
 	case f.verb == clockStep && f.time == 0:
 		return fmt.Errorf("%#q is no step", f)
 	case f.verb == restartAsOf && f.time > snapshotsFor:

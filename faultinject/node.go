@@ -33,11 +33,12 @@ type Node struct {
 
 // server is one run of Redis, embedded or as a process.
 type server interface {
-	serve(*link) error                      // lets it talk to the far end of a connection
-	kill(at time.Time) (kept state)         // ends it at once; at is what its clock shows
-	freeze(bool) error                      // not called for embedded ones
-	flush() error                           // deletes everything
-	evict(key string) error                 // deletes one key
+	serve(*link) error              // lets it talk to the far end of a connection
+	kill(at time.Time) (kept state) // ends it at once; at is what its clock shows
+	freeze(bool) error              // not called for embedded ones
+	flush() error                   // deletes everything
+	evict(key string) error         // deletes one key
+	set(name, value string, ttl time.Duration) error
 	keys() ([]Key, error)                   // what is stored
 	setTime(time.Time, time.Duration) error // its clock shows t now, after a step of d
 }
@@ -287,6 +288,9 @@ func (n *Node) forget(k *link) { k.life.remove(k) }
 
 // executes is called before every command, when the node has nothing else to do.
 func (n *Node) executes(l *life, c command) {
+	if watch := n.cluster.watch; watch != nil {
+		watch(n.number, c.strings())
+	}
 	n.remember(l)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -353,4 +357,40 @@ func (n *Node) Get(name string) string {
 		}
 	}
 	return ""
+}
+
+// Kept is what a node that is down would come up with at a Restart. Of a real
+// server nobody knows that before; and of one that runs, Keys tells.
+func (n *Node) Kept() []Key {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life != nil {
+		return nil
+	}
+	var keys []Key
+	gap := max(n.clock.now().Sub(n.kept.at), 0)
+	for _, it := range n.kept.items {
+		if it.ttl > 0 && it.ttl <= gap {
+			continue
+		}
+		k := Key{Node: n.number, Name: it.key, Value: it.text(), TTL: it.ttl}
+		if k.TTL > 0 {
+			k.TTL -= gap
+		}
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// Set stores a string under a name, for a ttl if that is above 0, as another
+// program could. A node that is down has an error.
+func (n *Node) Set(name, value string, ttl time.Duration) error {
+	l := n.alive()
+	if l == nil || !l.enterFirst() {
+		return fmt.Errorf("faultinject: node %d is down", n.number)
+	}
+	defer l.leave()
+	err := l.server.set(name, value, max(ttl, 0))
+	n.cluster.refresh(n)
+	return err
 }

@@ -41,7 +41,7 @@ func (s *scanner) fault() (f Fault, err error) {
 		if err != nil {
 			return f, fmt.Errorf("%q is no delay, as 20ms or 20ms+5ms", w)
 		}
-	case delayMessages, restartAsOf:
+	case delayMessages, restartAsOf, forget:
 		if f.time, err = s.duration(""); err != nil {
 			return f, err
 		}

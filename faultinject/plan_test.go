@@ -211,7 +211,7 @@ func TestWhatGoProgramsMakePrintsAndParsesBack(t *testing.T) {
 		Hang, Hang.Requests(), Hang.Replies(), Partition, Partition.Requests(), Partition.Replies(), Cut, Refuse,
 		LoseMessages, HangMessages, Freeze, Thaw, Kill, Restart, RestartEmpty, FlushAll, Delay(time.Second, 0),
 		Delay(0, 3*ms), Delay(5*ms, 3*ms).Requests(), Delay(5*ms, 0).Replies(), RestartAsOf(time.Minute),
-		RestartAsOf(0), Evict("a b\n\"#"), ClockStep(-time.Hour), ClockStep(1), ClockRate(1.0 / 3), DelayMessages(1),
+		RestartAsOf(0), Evict("a b\n\"#"), ClockStep(-time.Hour), ClockStep(1), ClockRate(1.0 / 3), DelayMessages(1), Forget(time.Minute),
 	}
 	onCommand := []Fault{
 		Hang, Cut.Before(), Cut.During(), Cut.After(), LoseRequest, LoseReply, Freeze, Freeze.For(1), Thaw,

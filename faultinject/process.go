@@ -101,6 +101,12 @@ func (s process) evict(key string) error {
 	return s.admin.Del(ctx, key).Err()
 }
 
+func (s process) set(name, value string, ttl time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	return s.admin.Set(ctx, name, value, ttl).Err()
+}
+
 func (s process) keys() (all []Key, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ const (
 	Silence                   // hangs and partitions
 	Breakage                  // cuts, refused dials, lost requests and replies, error replies
 	Crash                     // freezes, and kills after which the data are still there
-	Forget                    // restarts without the data or with old ones, FLUSHALL
+	Amnesia                   // restarts without the data or with old ones, FLUSHALL
 	Drift                     // clocks that run up to 0.8 % fast or slow
 	Steps                     // clocks that are set
 
@@ -87,7 +87,7 @@ func (d drawing) event() Event {
 		return d.breakage(e)
 	case Crash:
 		return d.crash(e)
-	case Forget:
+	case Amnesia:
 		f := []Fault{RestartEmpty, RestartAsOf(d.upTo(2 * time.Second)), FlushAll}[d.r.IntN(3)]
 		e.When.For, e.Faults = 0, []Fault{f}
 	case Drift:

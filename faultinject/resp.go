@@ -135,6 +135,14 @@ func (c command) mentions(key string) bool {
 	return false
 }
 
+func (c command) strings() []string {
+	all := []string{c.kind}
+	for _, a := range c.args {
+		all = append(all, string(a))
+	}
+	return all
+}
+
 func (c command) String() string {
 	if len(c.args) == 0 {
 		return c.kind

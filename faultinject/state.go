@@ -34,6 +34,23 @@ type item struct {
 	log   []miniredis.StreamEntry
 }
 
+// text is the item's value, as a Key has it.
+func (it item) text() string {
+	switch {
+	case it.list != nil:
+		return "(list)"
+	case it.hash != nil:
+		return "(hash)"
+	case it.set != nil:
+		return "(set)"
+	case it.zset != nil:
+		return "(zset)"
+	case it.log != nil:
+		return "(stream)"
+	}
+	return it.value
+}
+
 // copy makes a state of what is stored. The server does nothing else meanwhile.
 func (e *embedded) copy(at time.Time) state {
 	s := state{at: at}

@@ -19,6 +19,7 @@ const window = 4 << 20
 type stream struct {
 	way  way
 	path *path
+	used *usage
 
 	mu     sync.Mutex
 	queue  []parcel
@@ -48,8 +49,25 @@ const (
 	astray      // what comes vanishes, and the connection with it
 )
 
-func newStream(p *path, w way) *stream {
-	return &stream{way: w, path: p, wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+func newStream(p *path, w way, used *usage) *stream {
+	return &stream{way: w, path: p, used: used, wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+}
+
+// usage is when a connection last carried something, in either direction.
+type usage struct {
+	mu   sync.Mutex
+	last time.Time
+	lost bool // the network has forgotten it
+}
+
+// carries says whether what is sent now arrives.
+func (u *usage) carries(w *weather) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	u.lost = u.lost || !w.passes(now.Sub(u.last))
+	u.last = now
+	return !u.lost
 }
 
 func poke(c chan struct{}) {
@@ -72,6 +90,9 @@ func passed(deadline time.Time) bool { return !deadline.IsZero() && !time.Now().
 func (s *stream) put(message []byte, d time.Duration, deadline func() time.Time) error {
 	w := s.path.weather.Load()
 	d += w.delay(s.way)
+	if !s.used.carries(w) {
+		s.silence()
+	}
 	for {
 		if passed(deadline()) {
 			return os.ErrDeadlineExceeded

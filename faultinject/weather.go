@@ -39,6 +39,7 @@ type weather struct {
 	shutters [3][]effect // that made the gates
 	refusing []effect
 	messages []effect
+	forgets  []effect
 	triggers []effect      // one per event, its faults are in the event
 	over     chan struct{} // closed when the weather changes
 }
@@ -69,6 +70,8 @@ func (w *weather) add(a *armed) {
 			w.each(f.way, func(d way) { w.gates[d] = max(w.gates[d], shut); w.shutters[d] = append(w.shutters[d], e) })
 		case refuse:
 			w.refusing = append(w.refusing, e)
+		case forget:
+			w.forgets = append(w.forgets, e)
 		case loseMessages, delayMessages, hangMessages:
 			w.messages = append(w.messages, e)
 		}
@@ -116,10 +119,22 @@ func (w *weather) struck(d way) {
 	}
 }
 
+// passes says whether a connection is remembered that carries something now, after
+// a while.
+func (w *weather) passes(silent time.Duration) bool {
+	for _, e := range w.forgets {
+		if silent > e.fault.time {
+			e.of.hit()
+			return false
+		}
+	}
+	return true
+}
+
 // clear says whether nothing is wrong with the path.
 func (w *weather) clear() bool {
 	return w.gates == [3]gate{} && len(w.delays[requests])+len(w.delays[replies])+
-		len(w.refusing)+len(w.messages)+len(w.triggers) == 0
+		len(w.refusing)+len(w.messages)+len(w.forgets)+len(w.triggers) == 0
 }
 
 // dial is a client's connection to the node.
