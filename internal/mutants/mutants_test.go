@@ -1,6 +1,6 @@
 // Package mutants breaks the library on purpose, a rule at a time, and demands
-// that random storms notice. Each mutant is a file in testdata: a sentence, and
-// pieces of source with what stands in their place. They are applied with go
+// that random storms notice. Each mutant is a file in testdata: a sentence, the
+// storms that show it best, and pieces of source with what stands in their place. They are applied with go
 // test's -overlay; no file of the tree changes.
 package mutants
 
@@ -47,7 +47,7 @@ func first(t *testing.T) uint64 {
 func TestStormsFindNothingInTheTrueCode(t *testing.T) {
 	t.Parallel()
 	from := first(t)
-	found := judge(t, build(t, nil), from, *seeds)
+	found := judge(t, build(t, nil), "", from, *seeds)
 	assert.Empty(t, found)
 }
 
@@ -59,14 +59,14 @@ func TestStormsFindEveryMutant(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".mutant"), func(t *testing.T) {
 			t.Parallel()
 			m := readMutant(t, file)
-			found := judge(t, build(t, m.overlay(t)), first(t), *seeds)
+			found := judge(t, build(t, m.overlay(t)), m.storm, first(t), *seeds)
 			reasons := make(map[string]int)
 			for _, why := range found {
 				reasons[why]++
 			}
 			t.Logf("%s: found in %d of %d seeds: %v", m.story, len(found), *seeds, reasons)
-			// One seed in twenty may miss it.
-			assert.GreaterOrEqual(t, len(found), *seeds-*seeds/20, m.story)
+			// One seed in twenty may miss it; of a few, one.
+			assert.GreaterOrEqual(t, len(found), *seeds-max(*seeds/20, 1), m.story)
 		})
 	}
 }
@@ -74,6 +74,7 @@ func TestStormsFindEveryMutant(t *testing.T) {
 // mutant is a file of testdata.
 type mutant struct {
 	story string
+	storm string // the flavour of storms that shows it best
 	edits []edit
 }
 
@@ -85,7 +86,8 @@ func readMutant(t *testing.T, file string) (m mutant) {
 	require.NoError(t, err)
 	story, rest, ok := strings.Cut(string(text), "\n--- ")
 	require.True(t, ok, "%s: no edit", file)
-	m.story = story
+	m.story, m.storm, ok = strings.Cut(story, "\nstorm: ")
+	require.True(t, ok, "%s: no storm", file)
 	for piece := range strings.SplitSeq(rest, "\n--- ") {
 		name, body, ok1 := strings.Cut(piece, "\n")
 		old, new, ok2 := strings.Cut(body, "\n+++\n")
@@ -133,20 +135,20 @@ func build(t *testing.T, flags []string) (program string) {
 // judge runs the seeds and returns those in which something was found, and what.
 // A program that ends or hangs in the middle of a seed has found something too,
 // and is started again behind it.
-func judge(t *testing.T, program string, from uint64, n int) map[uint64]string {
+func judge(t *testing.T, program, storm string, from uint64, n int) map[uint64]string {
 	found := make(map[uint64]string)
 	for seed := from; seed < from+uint64(n); {
-		seed = judgeOn(t, program, seed, from+uint64(n), found)
+		seed = judgeOn(t, program, storm, seed, from+uint64(n), found)
 	}
 	return found
 }
 
 // judgeOn runs the program once, and returns the seed to go on with.
-func judgeOn(t *testing.T, program string, seed, end uint64, found map[uint64]string) (next uint64) {
+func judgeOn(t *testing.T, program, storm string, seed, end uint64, found map[uint64]string) (next uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestEverySeedIsJudged$", "-test.v", "-test.timeout", "0",
-		"-judge", fmt.Sprint(end-seed), "-first-seed", fmt.Sprint(seed))
+		"-likely", storm, "-judge", fmt.Sprint(end-seed), "-first-seed", fmt.Sprint(seed))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()

@@ -28,13 +28,30 @@ type person struct {
 // back.
 const leaveBehind = 1
 
+// choose draws the lock that it wants, and what it will do with it.
+func (p *person) choose(long *redlock.Locker) {
+	p.fate = p.r.IntN(8)
+	p.name = p.Names[p.r.IntN(len(p.Names))]
+	switch {
+	case p.edge():
+		// The one that hears late has a lock for itself, but for the hunter.
+		p.name = p.Names[min(slices.Index(p.Clients, p.client), 1)]
+		if p.fate %= 3; p.name == p.Names[0] {
+			p.fate %= 2
+		}
+		return
+	case p.r.IntN(3) > 0:
+		p.name = p.quiet[p.r.IntN(len(p.quiet))]
+		p.fate = max(p.fate, leaveBehind+1)
+	}
+	if p.fate > leaveBehind && p.r.IntN(2) == 0 {
+		p.locker = long
+	}
+}
+
 // live tries to get a lock, does something with it, and lets it go or not. Its
 // error is something that the library must not do.
 func (p *person) live() error {
-	p.name = p.Names[p.r.IntN(len(p.Names))]
-	if p.edge { // the one that hears late has a lock for itself, but for the hunter
-		p.name = p.Names[min(slices.Index(p.Clients, p.client), 1)]
-	}
 	p.seen = p.history.Try(p.client, p.name)
 	ctx, cancel := context.WithCancel(p.over)
 	defer cancel()
@@ -61,12 +78,12 @@ func (p *person) live() error {
 	case p.fate <= leaveBehind:
 		p.stayToTheEnd()
 		return nil
-	case p.fate <= 3:
+	case p.fate == leaveBehind+1 && p.r.IntN(4) > 0:
 		return p.askForLess()
-	case p.fate <= 5:
+	case p.fate <= 4:
 		p.extend(p.Unit)
 	}
-	pause(p.over, p.upTo(p.Unit/50))
+	pause(p.over, p.upTo(p.Unit/200))
 	p.act()
 	p.unlock(ctx, cancel)
 	return nil

@@ -19,6 +19,7 @@ import (
 // in. All of it is a function of the seed, but for the interleaving of goroutines.
 type Storm struct {
 	Seed    uint64
+	Flavour string
 	Nodes   int
 	Line    string // the name of its round-trip profile
 	Clients []string
@@ -26,8 +27,8 @@ type Storm struct {
 	Unit    time.Duration // the ttl; all other times follow from it
 	Climate faultinject.Climate
 
+	quiet []string           // names that are hardly contended
 	lines [][2]time.Duration // by client and node
-	edge  bool               // clocks run as fast as the drift margin covers, and holders stay to the end
 	extra []faultinject.Event
 }
 
@@ -40,7 +41,12 @@ const (
 
 // flavours are what storms have more of than others; those of consecutive seeds
 // differ.
-const flavours = 4
+var flavours = []string{
+	"edge",       // clocks and lines at the edge of what is promised, holders who stay to the end
+	"split",      // each half of the clients is cut off from one half of the nodes
+	"breakage",   // lost and refused requests and replies
+	"stragglers", // votes that are late, while what follows them is not
+}
 
 // profiles are round-trip times that nodes have, drawn per node.
 var profiles = []struct {
@@ -63,24 +69,26 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 	for i := range 2 + r.IntN(2) {
 		s.Names = append(s.Names, fmt.Sprintf("name%d", i+1))
 	}
+	for i := range 3 * len(s.Clients) {
+		s.quiet = append(s.quiet, fmt.Sprintf("quiet%d", i+1))
+	}
 	s.Climate = faultinject.Climate{
 		Nodes: s.Nodes, Clients: s.Clients, Length: 3 * unit / 2, Events: 4 + r.IntN(12), Harm: faultinject.Faithful,
 	}
 	profile := profiles[r.IntN(len(profiles))]
-	switch seed % flavours {
-	case 0: // clocks and lines at the edge of what is promised
-		s.edge = true
+	switch s.Flavour = flavours[seed%uint64(len(flavours))]; s.Flavour {
+	case "edge":
 		s.Clients, s.Names = s.Clients[:3], s.Names[:2]
 		s.Climate.Clients, s.Climate.Events, s.Climate.Length = s.Clients, r.IntN(4), 3*unit
 		profile = profiles[r.IntN(2)]
-	case 1: // each half of the clients is cut off from one half of the nodes
+	case "split":
 		s.Nodes = []int{4, 4, 6}[r.IntN(3)]
 		s.Climate.Nodes, s.Climate.Harm = s.Nodes, faultinject.Silence|faultinject.Slow
 		half := len(s.Clients) / 2
 		s.extra = split(s.Nodes, s.Clients[:half], s.Clients[half:], time.Duration(r.Int64N(int64(unit))), unit/2)
-	case 2: // lost replies
+	case "breakage":
 		s.Climate.Harm, s.Climate.Events = faultinject.Breakage|faultinject.Slow, 8+r.IntN(12)
-	case 3: // stragglers: votes that are late, while what follows them is not
+	case "stragglers":
 		s.Climate.Events = r.IntN(5)
 		profile = profiles[2+r.IntN(2)] // a lane overlaps what it sends on long lines only
 		s.extra = []faultinject.Event{{
@@ -95,13 +103,15 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 			s.lines = append(s.lines, [2]time.Duration{rtt / 2, rtt / 2})
 		}
 	}
-	if s.edge { // one client hears late, by more than the drift margin, and in time for its vote
+	if s.edge() { // one client hears late, by more than the drift margin, and in time for its vote
 		for i := range s.Nodes {
 			s.lines[i][1] += unit / 40
 		}
 	}
 	return s
 }
+
+func (s Storm) edge() bool { return s.Flavour == "edge" }
 
 // split cuts some clients off from the first half of an even number of nodes, and
 // others from the second.
@@ -127,8 +137,8 @@ func (s Storm) Plan() (faultinject.Plan, error) {
 
 // String names the storm.
 func (s Storm) String() string {
-	return fmt.Sprintf("storm %d: %d nodes, %s, %d clients, %d names, ttl %v",
-		s.Seed, s.Nodes, s.Line, len(s.Clients), len(s.Names), s.Unit)
+	return fmt.Sprintf("storm %d (%s): %d nodes, %s, %d clients, %d names, ttl %v",
+		s.Seed, s.Flavour, s.Nodes, s.Line, len(s.Clients), len(s.Names)+len(s.quiet), s.Unit)
 }
 
 // run is a storm under way.
@@ -197,7 +207,7 @@ func (s Storm) bendClocks(c *faultinject.Cluster) {
 	random := rand.New(rand.NewPCG(s.Seed, 0x636c6f636b))
 	for _, n := range c.Nodes() {
 		rate := 1.0085
-		if !s.edge {
+		if !s.edge() {
 			rate = 1 + (random.Float64()-0.5)*0.016
 		}
 		n.Do(faultinject.ClockRate(rate))
@@ -209,7 +219,7 @@ func (r *run) people(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(r.Clients)+1)
 	for i, name := range r.Clients {
-		wg.Go(func() { errs[i] = r.client(name, rand.New(rand.NewPCG(r.Seed, uint64(i)))) })
+		wg.Go(func() { errs[i] = r.client(name, uint64(i)) })
 	}
 	wg.Go(func() { errs[len(r.Clients)] = r.hunter(ctx) })
 	wg.Wait()
@@ -227,9 +237,9 @@ func (r *run) locker(name string) (*redlock.Locker, error) {
 	return l, err
 }
 
-// client takes lock after lock. The locker stays open: what it owes is settled in
-// the aftermath.
-func (r *run) client(name string, random *rand.Rand) error {
+// client is a process with several goroutines that take lock after lock. The
+// locker stays open: what it owes is settled in the aftermath.
+func (r *run) client(name string, number uint64) error {
 	l, err := r.locker(name)
 	if err != nil {
 		return err
@@ -238,21 +248,24 @@ func (r *run) client(name string, random *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	for r.over.Err() == nil {
-		p := person{run: r, client: name, locker: l, r: random, fate: random.IntN(8)}
-		switch {
-		case r.edge && name == r.Clients[0]:
-			p.fate %= 2
-		case r.edge:
-			p.fate %= 3
-		case p.fate > leaveBehind && random.IntN(2) == 0:
-			p.locker = long
-		}
-		if err := p.live(); err != nil {
-			return err
+	const goroutines = 3
+	errs := make([]error, goroutines)
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		random := rand.New(rand.NewPCG(r.Seed, number*goroutines+uint64(i)))
+		wg.Go(func() {
+			for errs[i] == nil && r.over.Err() == nil {
+				p := person{run: r, client: name, locker: l, r: random}
+				p.choose(long)
+				errs[i] = p.live()
+			}
+		})
+		if r.edge() {
+			break
 		}
 	}
-	return nil
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // hunter polls names whose holders stay to the end, or have asked for less time
