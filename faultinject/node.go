@@ -69,6 +69,10 @@ func (k Key) String() string {
 // Number is the node's, counted from 1.
 func (n *Node) Number() int { return n.number }
 
+// Addr is the address by which a client's DialContext knows the node, "10.0.0.1:6379"
+// for the first. It is no address of the system; Client.Addrs gives those.
+func (n *Node) Addr() string { return n.addr.String() }
+
 // Up says whether the node runs; a frozen one does.
 func (n *Node) Up() bool { return n.alive() != nil }
 
