@@ -163,6 +163,7 @@ func (c *Cluster) Client(name string) *Client {
 	for i, n := range c.nodes {
 		p := &path{client: k, node: n}
 		p.base = c.rtt(i) / 2
+		p.socket.shut = c.closed
 		k.paths = append(k.paths, p)
 	}
 	c.clients = append(c.clients, k)

@@ -69,7 +69,10 @@ func (k Key) String() string {
 func (n *Node) Number() int { return n.number }
 
 // Up says whether the node runs; a frozen one does.
-func (n *Node) Up() bool { return n.alive() != nil }
+func (n *Node) Up() bool {
+	l := n.alive()
+	return l != nil && !l.ended()
+}
 
 func (n *Node) alive() *life {
 	n.mu.Lock()

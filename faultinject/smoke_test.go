@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed58520471/redlock"
 	"github.com/seed58520471/redlock/faultinject"
+	"github.com/seed58520471/redlock/internal/realredis"
 )
 
 func TestSmokeVirtual(t *testing.T) {
@@ -43,6 +44,7 @@ func TestSmokeVirtual(t *testing.T) {
 }
 
 func TestSmokeReal(t *testing.T) {
+	realredis.Need(t)
 	for _, o := range [][]faultinject.Option{nil, {faultinject.Servers()}} {
 		c := faultinject.Start(t, 3, o...)
 		addrs, err := c.Addrs()
