@@ -37,7 +37,8 @@ type request struct {
 }
 
 func newLink(p *path, life *life) *link {
-	l := &link{path: p, life: life, req: newStream(p, requests), rep: newStream(p, replies), idle: make(chan struct{}, 1)}
+	l := &link{path: p, life: life, idle: make(chan struct{}, 1)}
+	l.req, l.rep = newStream(p, requests), newStream(p, replies)
 	l.near.link, l.far.link = l, l
 	l.far.written = make(chan struct{}, 1)
 	return l

@@ -272,7 +272,8 @@ func (n *Node) connect(p *path) (*link, error) {
 }
 
 func (n *Node) refused() error {
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: n.addr, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	err := os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: n.addr, Err: err}
 }
 
 func (n *Node) forget(k *link) { k.life.remove(k) }

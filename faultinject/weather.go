@@ -14,7 +14,7 @@ type path struct {
 
 	base    time.Duration // one way, without any fault
 	weather atomic.Pointer[weather]
-	draws   map[*armed]*[3]atomic.Uint64 // by way, how often a jitter was drawn; the cluster's mutex guards the map
+	draws   map[*armed]*[3]atomic.Uint64 // by way, how often a jitter was drawn; for forecast
 	socket  socket
 }
 
