@@ -91,11 +91,21 @@ func (a *armed) finish() {
 	}
 }
 
-// release undoes what the event did to nodes and processes, and lasts.
+// release undoes what the event did to nodes and processes, and lasts. A cluster
+// that closes leaves its nodes as they are.
 func (a *armed) release() {
-	if a.event.When.On.kind == "" {
-		a.each(Fault.opposite)
+	if a.event.When.On.kind != "" {
+		return
 	}
+	a.cluster.mu.Lock()
+	closed := a.cluster.closed
+	a.cluster.mu.Unlock()
+	a.each(func(f Fault) Fault {
+		if closed && f.ofNode() {
+			return Fault{}
+		}
+		return f.opposite()
+	})
 }
 
 // each does something to the nodes and processes that the event names, and counts

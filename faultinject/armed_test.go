@@ -146,7 +146,8 @@ func TestAPartIsTheSameUnderConcurrency(t *testing.T) {
 func TestFaultsOfOneEventStrikeTogether(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := Start(t, 2, RTT(10*ms))
-		i := c.Inject("on SET, node 1: delay 30ms and flushall and lose reply\nat 1s for 1s, node 2: freeze and refuse and delay 5ms requests")
+		i := c.Inject(`on SET, node 1: delay 30ms and flushall and lose reply
+			at 1s for 1s, node 2: freeze and refuse and delay 5ms requests`)
 		w, other := connect(t, c, "client", 1), connect(t, c, "client", 2)
 		w.do("INCR old", ":1")
 		begin := time.Now()
@@ -188,7 +189,12 @@ func TestTheEndOfAKillLeavesANodeAloneThatRunsAgain(t *testing.T) {
 func TestStopEndsWhatStrikesAndDisarmsTheRest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := Start(t, 2)
-		i := c.Inject("at 0s, node 1: kill\nat 0s, node 2: partition\nat 0s, node 2: rate 2\nat 1s, node 2: flushall\non SET, all: lose reply")
+		i := c.Inject(`
+			at 0s, node 1: kill
+			at 0s, node 2: partition
+			at 0s, node 2: rate 2
+			at 1s, node 2: flushall
+			on SET, all: lose reply`)
 		require.False(t, c.Node(1).Up())
 		i.Stop()
 		i.Stop()

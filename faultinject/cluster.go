@@ -175,6 +175,7 @@ func (c *Cluster) Client(name string) *Client {
 		p := &path{client: k, node: n}
 		p.base[requests] = c.rtt(i) / 2
 		p.base[replies] = c.rtt(i) - c.rtt(i)/2
+		p.socket.shut = c.closed
 		k.paths = append(k.paths, p)
 	}
 	c.clients = append(c.clients, k)

@@ -38,7 +38,8 @@ type request struct {
 
 func newLink(p *path, life *life) *link {
 	used := &usage{last: time.Now()}
-	l := &link{path: p, life: life, req: newStream(p, requests, used), rep: newStream(p, replies, used), idle: make(chan struct{}, 1)}
+	l := &link{path: p, life: life, idle: make(chan struct{}, 1)}
+	l.req, l.rep = newStream(p, requests, used), newStream(p, replies, used)
 	l.near.link, l.far.link = l, l
 	l.far.written = make(chan struct{}, 1)
 	return l

@@ -297,7 +297,7 @@ func checkName(name string) error {
 }
 
 func notInName(r rune) bool {
-	return !(r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
+	return notInKind(r) && !(r >= 'a' && r <= 'z')
 }
 
 // parseNodes reads "1,3-5".
@@ -309,7 +309,8 @@ func parseNodes(list string) (mask uint64, err error) {
 		if err == nil && isRange {
 			b, err = strconv.Atoi(high)
 		}
-		if err != nil || a < 1 || b < a || b > maxNodes || low != strconv.Itoa(a) || isRange && high != strconv.Itoa(b) {
+		plain := low == strconv.Itoa(a) && (!isRange || high == strconv.Itoa(b)) // no sign, no leading 0
+		if err != nil || a < 1 || b < a || b > maxNodes || !plain {
 			return 0, fmt.Errorf("%q is no node: numbers from 1 to %d, as in 1,3-5", part, maxNodes)
 		}
 		for n := a; n <= b; n++ {

@@ -21,7 +21,10 @@ type life struct {
 }
 
 func newLife(s server, serial bool) *life {
-	return &life{server: s, serial: serial, gone: make(chan struct{}), buried: make(chan struct{}), links: make(map[*link]struct{})}
+	return &life{
+		server: s, serial: serial, gone: make(chan struct{}), buried: make(chan struct{}),
+		links: make(map[*link]struct{}),
+	}
 }
 
 // enter waits until the node has nothing else to do. It is false when the life

@@ -74,7 +74,10 @@ func (n *Node) Number() int { return n.number }
 func (n *Node) Addr() string { return n.addr.String() }
 
 // Up says whether the node runs; a frozen one does.
-func (n *Node) Up() bool { return n.alive() != nil }
+func (n *Node) Up() bool {
+	l := n.alive()
+	return l != nil && !l.ended()
+}
 
 // alive is the node's life, nil when it is over.
 func (n *Node) alive() *life {
@@ -285,7 +288,8 @@ func (n *Node) connect(p *path) (*link, error) {
 }
 
 func (n *Node) refused() error {
-	return &net.OpError{Op: "dial", Net: "tcp", Addr: n.addr, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	err := os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: n.addr, Err: err}
 }
 
 func (n *Node) forget(k *link) { k.life.remove(k) }

@@ -14,7 +14,7 @@ type path struct {
 
 	base    [3]time.Duration // by way, without any fault; guarded by the cluster's mutex
 	weather atomic.Pointer[weather]
-	draws   map[*armed]*[3]atomic.Uint64 // by way, how often a jitter was drawn; the cluster's mutex guards the map
+	draws   map[*armed]*[3]atomic.Uint64 // by way, how often a jitter was drawn; for forecast
 	socket  socket
 }
 
