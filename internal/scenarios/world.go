@@ -104,24 +104,32 @@ func (a *Actor) TryLock(name string, ttl time.Duration) (*Held, error) {
 func (a *Actor) TryLockCtx(ctx context.Context, name string, ttl time.Duration) (*Held, error) {
 	seen := a.Cluster.History().Try(a.Name, name)
 	lease, err := a.locks.TryLock(ctx, name, ttl)
+	return a.held(seen, lease, err)
+}
+
+// Lock tries again and again, for as long as that may take. Its history has one
+// attempt, which asks all the time: who waits does so between two tries too, and
+// Progress has to see it.
+func (a *Actor) Lock(name string, ttl, within time.Duration) (*Held, error) {
+	seen := a.Cluster.History().Try(a.Name, name)
+	end := time.Now().Add(within)
+	for {
+		lease, err := a.locks.TryLock(a.ctx, name, ttl)
+		if err == nil || a.ctx.Err() != nil || time.Now().After(end) {
+			return a.held(seen, lease, err)
+		}
+		a.Sleep(a.TTL / 100)
+	}
+}
+
+// held records what came of an attempt.
+func (a *Actor) held(seen *faultinject.Attempt, lease Lease, err error) (*Held, error) {
 	if err != nil {
 		seen.Failed(err)
 		return nil, err
 	}
 	seen.Won(lease.Token(), lease.Until())
 	return &Held{Lease: lease, actor: a, seen: seen}, nil
-}
-
-// Lock tries again and again, for as long as that may take.
-func (a *Actor) Lock(name string, ttl, within time.Duration) (*Held, error) {
-	end := time.Now().Add(within)
-	for {
-		h, err := a.TryLock(name, ttl)
-		if err == nil || a.ctx.Err() != nil || time.Now().After(end) {
-			return h, err
-		}
-		a.Sleep(a.TTL / 100)
-	}
 }
 
 // Act touches what the lock protects, after a look at the lease. It tells whether
