@@ -3,6 +3,7 @@ package scenarios
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/seed58520471/redlock/faultinject"
@@ -16,13 +17,16 @@ type World struct {
 
 	ctx      context.Context
 	make     Maker
+	began    time.Time // what At counts from
 	plan     faultinject.Plan
 	injected []*faultinject.Injection
 	actors   []*Actor
 }
 
-// start lets the scenario's plan begin. A play may have a beginning before it: its
-// times count from here.
+// start lets the scenario's plan begin: its times count from here, and what is at
+// 0s has begun when it returns. A play has a beginning before it if the scenario is
+// Cued: in real time a step of the play can be late, and its plan must not be past
+// then.
 func (w *World) start() error {
 	if len(w.plan.Events) == 0 {
 		return nil
@@ -57,6 +61,23 @@ func (w *World) fired() (sum int) {
 
 // Sleep lets time pass.
 func (w *World) Sleep(d time.Duration) { pause(w.ctx, d) }
+
+// At lets time pass until so many ttls after the beginning, which is when the first
+// holder has the lock if the play has one.
+func (w *World) At(ttls float64) { w.Sleep(time.Until(w.began.Add(w.ttls(ttls)))) }
+
+func (w *World) ttls(n float64) time.Duration { return time.Duration(n * float64(w.TTL)) }
+
+// together plays parts of a story at the same time.
+func together(parts ...func() error) error {
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i, part := range parts {
+		wg.Go(func() { errs[i] = part() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
 
 // Actor is a client of a scenario: a process with a lock client of its own.
 type Actor struct {
