@@ -25,6 +25,7 @@ type Scenario struct {
 	Nodes int
 	RTT   time.Duration
 	Plan  string // what happens to nodes and network; {0.5} is half of the ttl
+	Cued  bool   // the plan starts when the play says so, with World.start
 	Play  func(*World) error
 
 	// Residue says what no lock with a time limit prevents, and a fencing token
@@ -127,10 +128,16 @@ func (w *World) play(s Scenario, seed uint64) (violation, err error) {
 		p.Seed = seed
 		w.plan = p
 	}
-	if err := w.start(); err != nil {
-		return nil, err
+	w.began = time.Now()
+	if !s.Cued {
+		if err := w.start(); err != nil {
+			return nil, err
+		}
 	}
 	violation = s.Play(w)
+	if s.Cued && len(w.injected) == 0 {
+		return violation, errors.New("the play came to its end before its plan started")
+	}
 	for _, in := range w.injected {
 		in.Stop()
 		if err := in.Check(); err != nil {

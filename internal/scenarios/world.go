@@ -3,6 +3,7 @@ package scenarios
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/seed58520471/redlock/faultinject"
@@ -16,13 +17,16 @@ type World struct {
 
 	ctx      context.Context
 	make     Maker
+	began    time.Time // what At counts from
 	plan     faultinject.Plan
 	injected []*faultinject.Injection
 	actors   []*Actor
 }
 
-// start lets the scenario's plan begin. A play may have a beginning before it: its
-// times count from here.
+// start lets the scenario's plan begin: its times count from here, and what is at
+// 0s has begun when it returns. A play has a beginning before it if the scenario is
+// Cued: in real time a step of the play can be late, and its plan must not be past
+// then.
 func (w *World) start() error {
 	if len(w.plan.Events) == 0 {
 		return nil
@@ -57,6 +61,23 @@ func (w *World) fired() (sum int) {
 
 // Sleep lets time pass.
 func (w *World) Sleep(d time.Duration) { pause(w.ctx, d) }
+
+// At lets time pass until so many ttls after the beginning, which is when the first
+// holder has the lock if the play has one.
+func (w *World) At(ttls float64) { w.Sleep(time.Until(w.began.Add(w.ttls(ttls)))) }
+
+func (w *World) ttls(n float64) time.Duration { return time.Duration(n * float64(w.TTL)) }
+
+// together plays parts of a story at the same time.
+func together(parts ...func() error) error {
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i, part := range parts {
+		wg.Go(func() { errs[i] = part() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
 
 // Actor is a client of a scenario: a process with a lock client of its own.
 type Actor struct {
@@ -104,24 +125,32 @@ func (a *Actor) TryLock(name string, ttl time.Duration) (*Held, error) {
 func (a *Actor) TryLockCtx(ctx context.Context, name string, ttl time.Duration) (*Held, error) {
 	seen := a.Cluster.History().Try(a.Name, name)
 	lease, err := a.locks.TryLock(ctx, name, ttl)
+	return a.held(seen, lease, err)
+}
+
+// Lock tries again and again, for as long as that may take. Its history has one
+// attempt, which asks all the time: who waits does so between two tries too, and
+// Progress has to see it.
+func (a *Actor) Lock(name string, ttl, within time.Duration) (*Held, error) {
+	seen := a.Cluster.History().Try(a.Name, name)
+	end := time.Now().Add(within)
+	for {
+		lease, err := a.locks.TryLock(a.ctx, name, ttl)
+		if err == nil || a.ctx.Err() != nil || time.Now().After(end) {
+			return a.held(seen, lease, err)
+		}
+		a.Sleep(a.TTL / 100)
+	}
+}
+
+// held records what came of an attempt.
+func (a *Actor) held(seen *faultinject.Attempt, lease Lease, err error) (*Held, error) {
 	if err != nil {
 		seen.Failed(err)
 		return nil, err
 	}
 	seen.Won(lease.Token(), lease.Until())
 	return &Held{Lease: lease, actor: a, seen: seen}, nil
-}
-
-// Lock tries again and again, for as long as that may take.
-func (a *Actor) Lock(name string, ttl, within time.Duration) (*Held, error) {
-	end := time.Now().Add(within)
-	for {
-		h, err := a.TryLock(name, ttl)
-		if err == nil || a.ctx.Err() != nil || time.Now().After(end) {
-			return h, err
-		}
-		a.Sleep(a.TTL / 100)
-	}
 }
 
 // Act touches what the lock protects, after a look at the lease. It tells whether
