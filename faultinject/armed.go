@@ -240,6 +240,7 @@ func textKey(s string) uint64 {
 
 // chosen are the faults that strike a command, with their events.
 func (n *Node) chosen(p *path, c command) (faults []effect) {
+	spent := false
 	for _, e := range p.weather.Load().triggers {
 		count, strikes := e.of.selects(n.number, c)
 		if !strikes {
@@ -252,8 +253,20 @@ func (n *Node) chosen(p *path, c command) (faults []effect) {
 			faults = append(faults, g)
 			n.cluster.history.Strike(fmt.Sprintf("node %d", n.number), time.Now(), time.Time{}, f.String()+": "+c.kind)
 		}
+		spent = spent || e.of.spent(n.number)
+	}
+	if spent {
+		n.cluster.mu.Lock()
+		n.cluster.examine()
+		n.cluster.mu.Unlock()
 	}
 	return faults
+}
+
+// spent says whether the event will not strike a node any more.
+func (a *armed) spent(node int) bool {
+	last := a.event.When.On.last
+	return last > 0 && a.count[node].Load() >= uint64(last)
 }
 
 // record puts an event that was not bound to commands into the history, as far as

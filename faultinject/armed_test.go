@@ -281,3 +281,21 @@ func TestTimesOfAPlanCountFromItsBeginning(t *testing.T) {
 		}
 	})
 }
+
+func TestANodeIsWellAgainWhenATriggerCanStrikeNoMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := Start(t, 3)
+		w := connect(t, c, "client", 1)
+		healthy := func() int { c.mu.Lock(); defer c.mu.Unlock(); return c.healthy }
+		c.Inject(`on SET #2, node 1: error "ERR struck"`)
+		w.do("SET k v", "+OK")
+		assert.Equal(t, 2, healthy())
+		w.do("SET k v", "-ERR struck")
+		assert.Equal(t, 3, healthy())
+		endless := c.Inject(`on SET 50%, node 1: error "ERR struck"`)
+		w.do("GET k", "$1\r\nv")
+		assert.Equal(t, 2, healthy())
+		endless.Stop()
+		assert.Equal(t, 3, healthy())
+	})
+}

@@ -133,8 +133,13 @@ func (w *weather) passes(silent time.Duration) bool {
 
 // clear says whether nothing is wrong with the path.
 func (w *weather) clear() bool {
+	for _, e := range w.triggers {
+		if !e.of.spent(w.path.node.number) {
+			return false
+		}
+	}
 	return w.gates == [3]gate{} && len(w.delays[requests])+len(w.delays[replies])+
-		len(w.refusing)+len(w.messages)+len(w.forgets)+len(w.triggers) == 0
+		len(w.refusing)+len(w.messages)+len(w.forgets) == 0
 }
 
 // dial is a client's connection to the node.
