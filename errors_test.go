@@ -144,9 +144,7 @@ func TestEveryErrorReplyOfAMinorityChangesNothingAndOfAMajorityHasItsClass(t *te
 			w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
 			l := w.locker(WithMaxAttempts(2), WithNodeTimeout(ms(100)))
 			fail := func(where string) {
-				for _, cmd := range []string{"SET", "EVAL", "EVALSHA"} {
-					w.Inject(fmt.Sprintf("on %s, %s: error %q", cmd, where, c.reply))
-				}
+				w.Inject(fmt.Sprintf("on SET, %[1]s: error %[2]q\non EVAL, %[1]s: error %[2]q\non EVALSHA, %[1]s: error %[2]q", where, c.reply))
 			}
 			fail("nodes 1,2")
 			lease, err := l.Lock(t.Context(), "a")

@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/seed58520471/redlock/faultinject"
 )
 
 func TestPlainLockIsOneNativeCommandPerNode(t *testing.T) {
@@ -60,28 +58,19 @@ func TestOldServerGetsTheScript(t *testing.T) {
 }
 
 func TestScriptsSurviveFlushesAndServersThatWantTheText(t *testing.T) {
-	const unknown = "ERR unknown command 'EVALSHA', with args beginning with: "
-	const noPermission = "NOPERM this user has no permissions to run the 'evalsha' command"
-	for name, deny := range map[string]map[string]string{
-		"flushed each time":     {"EVALSHA": "NOSCRIPT No matching script. Please use EVAL."},
-		"EVALSHA unknown":       {"EVALSHA": unknown, "SCRIPT": unknown},
-		"EVALSHA not permitted": {"EVALSHA": noPermission, "SCRIPT": noPermission},
+	const unknown = `"ERR unknown command 'EVALSHA', with args beginning with: "`
+	const noPermission = `"NOPERM this user has no permissions to run the 'evalsha' command"`
+	for name, deny := range map[string]string{
+		"flushed each time":     "on EVALSHA, %[1]s: error \"NOSCRIPT No matching script. Please use EVAL.\"",
+		"EVALSHA unknown":       "on EVALSHA, %[1]s: error " + unknown + "\non SCRIPT, %[1]s: error " + unknown,
+		"EVALSHA not permitted": "on EVALSHA, %[1]s: error " + noPermission + "\non SCRIPT, %[1]s: error " + noPermission,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(1))
 			l := w.locker()
-			var denied []*faultinject.Injection // by node 1
-			for cmd, text := range deny {
-				denied = append(denied, w.Inject(fmt.Sprintf("on %s, node 1: error %q", cmd, text)))
-				w.Inject(fmt.Sprintf("on %s, nodes 2,3: error %q", cmd, text))
-			}
-			commands := func() int {
-				sum := w.executed(1, "EVAL")
-				for _, d := range denied {
-					sum += d.Fired()
-				}
-				return sum
-			}
+			denied := w.Inject(fmt.Sprintf(deny, "node 1"))
+			w.Inject(fmt.Sprintf(deny, "nodes 2,3"))
+			commands := func() int { return w.executed(1, "EVAL") + denied.Fired() } // of node 1
 			for range 3 {
 				lease, err := l.TryLock(t.Context(), "a")
 				require.NoError(t, err, name)

@@ -15,25 +15,24 @@ import (
 func TestNothingStaysAfterAFailedAcquireWhateverHappenedToTheAnswers(t *testing.T) {
 	// The quorum is prevented on nodes 3-5; nodes 1 and 2 took the SET and
 	// something went wrong with the answer.
-	for _, fault := range []string{"no reply", "connection cut instead of the reply", "late", "caller gone", "caller gone before"} {
+	for fault, plan := range map[string]string{
+		"no reply":                            "for 45.5ms on any, nodes 1,2: lose reply",
+		"connection cut instead of the reply": `on SET key "a", nodes 1,2: cut during`,
+		"late":                                `on SET key "a", nodes 1,2: delay 2s`,
+		"caller gone":                         "",
+		"caller gone before":                  "at 0s, nodes 3-5: hang",
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(1), ms(1), ms(1), ms(1), ms(1))
 			l := w.locker(WithTTL(30*time.Second), WithNodeTimeout(ms(50)))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			w.plant("a", 30*time.Second, 3, 4, 5)
-			switch fault {
-			case "no reply":
-				w.Inject("for 45.5ms on any, nodes 1,2: lose reply")
-			case "connection cut instead of the reply":
-				w.Inject(`on SET key "a", nodes 1,2: cut during`)
-			case "late":
-				w.Inject(`on SET key "a", nodes 1,2: delay 2s`)
+			switch w.Inject(plan); fault {
 			case "caller gone":
 				time.AfterFunc(3*ms(1)/4, cancel) // the replies are on their way
 			case "caller gone before":
 				time.AfterFunc(ms(1)/2, cancel)
-				w.Inject("at 0s, nodes 3-5: hang")
 			}
 			begin := time.Now()
 			_, err := l.TryLock(ctx, "a")

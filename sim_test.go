@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed58520471/redlock/faultinject"
@@ -37,6 +38,14 @@ func newWorld(t *testing.T, rtts ...time.Duration) *world {
 	w := &world{t: t, calls: make(map[int][]string)}
 	w.Cluster = faultinject.Start(t, len(rtts), faultinject.RTT(rtts...), faultinject.Watch(w.note))
 	return w
+}
+
+// Inject lets events loose, and fails a test at whose end none of them has struck.
+func (w *world) Inject(lines string) *faultinject.Injection {
+	w.t.Helper()
+	i := w.Cluster.Inject(lines)
+	w.t.Cleanup(func() { assert.True(w.t, lines == "" || i.Fired() > 0, "nothing has struck of\n%v", i) })
+	return i
 }
 
 func (w *world) note(node int, command []string) {
