@@ -79,7 +79,7 @@ func TestReleaseIsRepeatedUntilALateSetIsGone(t *testing.T) {
 		before := w.executed(1, "EVALSHA")
 		time.Sleep(time.Minute)
 		assert.LessOrEqual(t, w.executed(1, "EVALSHA")-before, 20, "and then it ends")
-		assert.Empty(t, l.root.nodes[0].debts.of)
+		assert.Zero(t, l.owed(0))
 	})
 }
 
@@ -93,17 +93,11 @@ func TestDebtsEndATTLAfterTheNodeAnsweredAgain(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, lease.Unlock(t.Context()))
 		}
-		n := l.root.nodes[0]
 		time.Sleep(10 * time.Minute)
-		n.mu.Lock()
-		owed := len(n.debts.of)
-		n.mu.Unlock()
-		assert.Positive(t, owed, "remembered as long as the node is gone")
+		assert.Positive(t, l.owed(0), "remembered as long as the node is gone")
 		hung.Stop()
 		time.Sleep(10 * time.Second)
-		n.mu.Lock()
-		assert.Empty(t, n.debts.of)
-		n.mu.Unlock()
+		assert.Zero(t, l.owed(0))
 		w.requireNoKeys()
 	})
 }

@@ -17,6 +17,22 @@ import (
 // lane returns a node's counters.
 func (l *Locker) lane(i int) nodeStats { return l.root.nodes[i].snapshot() }
 
+// workers is how many a node has.
+func (l *Locker) workers(i int) int {
+	n := l.root.nodes[i]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.workers)
+}
+
+// owed is how many releases a node still owes a confirmation.
+func (l *Locker) owed(i int) int {
+	n := l.root.nodes[i]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.debts.of)
+}
+
 func TestReleaseWaitsUntilItsAcquireHasReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A long line, on which the release could well take another connection.
@@ -65,7 +81,7 @@ func TestNextAttemptNeverPassesTheReleaseOfTheLast(t *testing.T) {
 		for i := range 3 {
 			requireOrder(t, w.log(i+1))
 		}
-		assert.Greater(t, len(l.root.nodes[2].workers), 1, "the test is about several connections")
+		assert.Greater(t, l.workers(2), 1, "the test is about several connections")
 	})
 }
 
@@ -102,7 +118,7 @@ func TestOneCallersAttemptsArriveInOrderOnEveryNode(t *testing.T) {
 				}
 			}
 		}
-		assert.Greater(t, len(l.root.nodes[2].workers), 1, "the test is about several connections")
+		assert.Greater(t, l.workers(2), 1, "the test is about several connections")
 	})
 }
 
@@ -218,7 +234,7 @@ func TestHungNodeStallsNobodyAndPilesNothingUp(t *testing.T) {
 		}
 		wg.Wait()
 		assert.LessOrEqual(t, time.Duration(worst.Load()), ms(10))
-		assert.LessOrEqual(t, len(l.root.nodes[4].workers), maxLinks)
+		assert.LessOrEqual(t, l.workers(4), maxLinks)
 		hung.Stop()
 		time.Sleep(15 * time.Second)
 		w.requireNoKeys()

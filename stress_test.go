@@ -305,7 +305,7 @@ func randomSchedule(t *testing.T, seed uint64) int {
 		if random.IntN(2) == 0 {
 			hung = "at 0s, node 1: hang"
 		}
-		struck := w.Inject(hung)
+		struck := w.Cluster.Inject(hung) // there may be nothing to strike
 		for _, l := range roots {
 			begin := time.Now()
 			l.Close()

@@ -266,7 +266,7 @@ func TestLongLineCarriesSeveralBatchesAndAShortOneOne(t *testing.T) {
 			run()
 		}
 		assert.Equal(t, ms(100), run())
-		assert.LessOrEqual(t, len(l.root.nodes[0].workers), maxLinks)
+		assert.LessOrEqual(t, l.workers(0), maxLinks)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1)/2, ms(1)/2, ms(1)/2)
@@ -281,7 +281,7 @@ func TestLongLineCarriesSeveralBatchesAndAShortOneOne(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		assert.Len(t, l.root.nodes[0].workers, 1)
+		assert.Equal(t, 1, l.workers(0))
 		assert.Less(t, l.lane(0).Batches, l.lane(0).Requests/2, "they shared round trips")
 	})
 }
@@ -372,6 +372,6 @@ func TestUsersKeepConnectionsOfTheirPool(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		assert.Len(t, l.root.nodes[0].workers, 2)
+		assert.Equal(t, 2, l.workers(0))
 	})
 }
