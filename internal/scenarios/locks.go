@@ -15,6 +15,11 @@ type Locks interface {
 	Close() error
 }
 
+// Waiter is what Locks are that know how to wait for a lock.
+type Waiter interface {
+	Wait(ctx context.Context, name string, ttl time.Duration) (Lease, error)
+}
+
 // Lease is a lock that was obtained.
 type Lease interface {
 	Token() string
@@ -37,11 +42,21 @@ func Redlock(w *World, client string) (Locks, error) {
 type redlockLocks struct{ *redlock.Locker }
 
 func (l redlockLocks) TryLock(ctx context.Context, name string, ttl time.Duration) (Lease, error) {
+	return l.get((*redlock.Locker).TryLock, ctx, name, ttl)
+}
+
+func (l redlockLocks) Wait(ctx context.Context, name string, ttl time.Duration) (Lease, error) {
+	return l.get((*redlock.Locker).Lock, ctx, name, ttl)
+}
+
+type getLock = func(*redlock.Locker, context.Context, string) (*redlock.Lease, error)
+
+func (l redlockLocks) get(how getLock, ctx context.Context, name string, ttl time.Duration) (Lease, error) {
 	sibling, err := l.With(redlock.WithTTL(ttl))
 	if err != nil {
 		return nil, err
 	}
-	lease, err := sibling.TryLock(ctx, name)
+	lease, err := how(sibling, ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,8 @@ type World struct {
 	plan     faultinject.Plan
 	injected []*faultinject.Injection
 	actors   []*Actor
+	shared   bool  // two holders are to be expected
+	residue  error // they
 }
 
 // start lets the scenario's plan begin. A play may have a beginning before it: its
@@ -124,6 +126,25 @@ func (a *Actor) Lock(name string, ttl, within time.Duration) (*Held, error) {
 	}
 }
 
+// Wait gets a lock as one does who has to wait: by the lock's own means if it has
+// any, see Waiter, else like Lock.
+func (a *Actor) Wait(name string, ttl, within time.Duration) (*Held, error) {
+	waiter, ok := a.locks.(Waiter)
+	if !ok {
+		return a.Lock(name, ttl, within)
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, within)
+	defer cancel()
+	seen := a.Cluster.History().Try(a.Name, name)
+	lease, err := waiter.Wait(ctx, name, ttl)
+	if err != nil {
+		seen.Failed(err)
+		return nil, err
+	}
+	seen.Won(lease.Token(), lease.Until())
+	return &Held{Lease: lease, actor: a, seen: seen}, nil
+}
+
 // Act touches what the lock protects, after a look at the lease. It tells whether
 // the lease allowed it.
 func (h *Held) Act() bool {
@@ -161,14 +182,37 @@ func (h *Held) UnlockCtx(ctx context.Context) error {
 // settled is how long the aftermath of any scenario may take.
 func (w *World) settled() time.Duration { return w.TTL/2 + time.Second }
 
+// exact says whether a moment's delay is the story's and never the machine's, which
+// can hold up anything for a node timeout of real time.
+func (w *World) exact() bool { return w.TTL > Real }
+
+// settle waits for the aftermath. Real time is dear, so there it ends as soon as the
+// nodes have been empty for a while.
+func (w *World) settle() {
+	if w.exact() {
+		w.Sleep(w.settled())
+		return
+	}
+	begin := time.Now()
+	for empty := begin; time.Since(empty) < w.TTL/5 && time.Since(begin) < w.settled(); w.Sleep(w.TTL / 50) {
+		if w.Cluster.NoKeys() != nil {
+			empty = time.Now()
+		}
+	}
+}
+
 // check checks what must hold after every story, when all faults are over.
 func (w *World) check() error {
-	w.Sleep(w.settled())
+	w.settle()
 	n := len(w.Cluster.Nodes())
 	h := w.Cluster.History()
 	h.Health(n, n) // so long it was watched
+	exclusive := faultinject.Exclusive(h)
+	if w.shared {
+		w.residue, exclusive = exclusive, nil
+	}
 	return errors.Join(
-		faultinject.Exclusive(h),
+		exclusive,
 		faultinject.Tokens(h),
 		faultinject.Orphans(h, w.settled()-w.TTL/10),
 		faultinject.Progress(h, 2*w.TTL+time.Second),
