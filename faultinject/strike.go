@@ -63,6 +63,9 @@ func (l *link) arrive(m []byte) (execute bool) {
 			}
 		case f.verb == freeze:
 			l.life.setFrozen(true)
+			if !l.life.serial {
+				n.cluster.fail(l.life.server.freeze(true)) // before it gets the command
+			}
 			n.later(f.span, Thaw)
 			if ok := l.stepAside(r, 0); !ok {
 				return false
