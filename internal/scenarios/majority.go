@@ -120,6 +120,7 @@ func forgetful(w *World) error {
 	if err != nil {
 		return fmt.Errorf("a majority has forgotten the lock, but: %w", err)
 	}
+	w.Sleep(w.TTL / 50)
 	g.Act()
 	h.Act()
 	if err := h.insist(); err == nil {

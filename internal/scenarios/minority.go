@@ -3,6 +3,8 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+
+	"github.com/seed58520471/redlock/faultinject"
 )
 
 // Two of five nodes fail, each way in the middle of each operation. Nobody may
@@ -93,11 +95,11 @@ func inTheMiddle(w *World, m moment, strike string) error {
 	if err := a.warmUp(); err != nil {
 		return err
 	}
-	inject := func(at moment) error {
-		if at != m {
-			return nil
+	var struck *faultinject.Injection
+	inject := func(at moment) (err error) {
+		if at == m {
+			struck, err = w.Inject(strike)
 		}
-		_, err := w.Inject(strike)
 		return err
 	}
 	if err := inject(acquiring); err != nil {
@@ -129,7 +131,13 @@ func inTheMiddle(w *World, m moment, strike string) error {
 	if err := inject(unlocking); err != nil {
 		return err
 	}
-	return errors.Join(h.letGo(), b.findsFree())
+	if err := errors.Join(h.letGo(), b.findsFree()); err != nil {
+		return err
+	}
+	if n := struck.Fired(); n != 2 && w.exact() {
+		return fmt.Errorf("two nodes were to be struck, not %d", n)
+	}
+	return nil
 }
 
 // keepThrough holds and extends a besieged lock while the plan strikes.
@@ -165,7 +173,7 @@ func restored(w *World) error {
 	if err != nil {
 		return err
 	}
-	h, err := a.Lock(orders, w.TTL/2, w.TTL)
+	h, err := a.Lock(orders, w.TTL/2, w.patience())
 	if err != nil {
 		return err
 	}

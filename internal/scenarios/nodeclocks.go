@@ -71,6 +71,7 @@ func toTheEnd(w *World) error {
 		g, err := b.TryLock(orders, w.TTL)
 		if err == nil {
 			g.Act()
+			w.Sleep(w.TTL / 100)
 			return errors.Join(g.letGo(), w.clean())
 		}
 		if time.Since(begin) > w.TTL/2 {

@@ -23,10 +23,7 @@ func init() {
 		Story: "Each of two clients is cut off from another half of four nodes. Half of the nodes is no majority: " +
 			"neither gets the lock before it is over.",
 		Nodes: 4,
-		Plan: `
-			at {0.2} for {0.8}, nodes 3,4 from a: partition
-			at {0.2} for {0.8}, nodes 1,2 from b: partition`,
-		Play: workThrough,
+		Play:  workInHalves,
 	}, Scenario{
 		Name: "everything-hangs",
 		Story: "All that is sent vanishes for a moment, and every connection with it, without a word. " +
@@ -89,6 +86,23 @@ func workThrough(w *World) error {
 		return err
 	}
 	work([]*Actor{a, b}, w.TTL*3/2)
+	return b.findsFree()
+}
+
+func workInHalves(w *World) error {
+	a, b, err := w.pair()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(a.warmUp(), b.warmUp()); err != nil {
+		return err
+	}
+	if _, err := w.Inject(`
+		at 0s for {0.6}, nodes 3,4 from a: partition
+		at 0s for {0.6}, nodes 1,2 from b: partition`); err != nil {
+		return err
+	}
+	work([]*Actor{a, b}, w.TTL)
 	return b.findsFree()
 }
 
@@ -166,7 +180,7 @@ func arriveLate(w *World, send func(*Held) error) error {
 			return err
 		}
 	}
-	h, err := a.Lock(orders, w.TTL/2, w.TTL)
+	h, err := a.Lock(orders, w.TTL/2, w.patience())
 	if err != nil {
 		return err
 	}
@@ -178,9 +192,9 @@ func arriveLate(w *World, send func(*Held) error) error {
 	if send(h) == nil {
 		return errors.New("nodes that have heard nothing have confirmed it")
 	}
-	g, err := b.get()
+	g, err := b.Lock(orders, w.TTL, 2*w.TTL)
 	if err != nil {
-		return err
+		return fmt.Errorf("client b: the lease of a has ended, but: %w", err)
 	}
 	lift := c.besiege()
 	defer lift()

@@ -22,16 +22,27 @@ func (w *World) pair() (a, b *Actor, err error) {
 	return actors[0], actors[1], nil
 }
 
+// patience is how long it may take to get a lock that is free: hardly anything, but
+// for a machine that has other things to do.
+func (w *World) patience() time.Duration {
+	if w.exact() {
+		return w.TTL / 4
+	}
+	return 3 * w.TTL
+}
+
 // warmUp lets a client connect to all nodes and teach them its scripts, so that
 // faults can be bound to the very command that they are about.
 func (a *Actor) warmUp() error {
-	h, err := a.Lock("warm-up", a.TTL, a.TTL)
+	h, err := a.Lock("warm-up", a.TTL, a.patience())
 	if err != nil {
 		return err
 	}
+	a.Sleep(a.TTL / 20) // for those who answer after the majority
 	if err := h.insist(); err != nil {
 		return err
 	}
+	a.Sleep(a.TTL / 20)
 	h.Unlock()
 	a.Sleep(a.TTL / 20)
 	return nil
@@ -39,7 +50,7 @@ func (a *Actor) warmUp() error {
 
 // get takes the lock while a majority is there.
 func (a *Actor) get() (*Held, error) {
-	h, err := a.Lock(orders, a.TTL, a.TTL)
+	h, err := a.Lock(orders, a.TTL, a.patience())
 	if err != nil {
 		return nil, fmt.Errorf("client %s: a majority is there, but: %w", a.Name, err)
 	}
@@ -147,7 +158,7 @@ func work(actors []*Actor, d time.Duration) {
 // findsFree demands that a client gets the lock soon, and that nothing is left on
 // any node when it has released it.
 func (a *Actor) findsFree() error {
-	h, err := a.Lock(orders, a.TTL, a.settled())
+	h, err := a.Lock(orders, a.TTL, max(a.settled(), a.patience()))
 	if err != nil {
 		return fmt.Errorf("client %s: the lock is free, but: %w", a.Name, err)
 	}
