@@ -65,8 +65,8 @@ func init() {
 			"and without a vote to spare.",
 		Nodes: 5,
 		Plan: `
-			at 0s, nodes 1,2: kill
-			at 0s, node 3: delay {0.01}`,
+			at 0s for {1.3}, nodes 1,2: kill
+			at 0s for {1.3}, node 3: delay {0.01}`,
 		Play: keepThrough,
 	}, Scenario{
 		Name: "rolling-restarts",
@@ -165,7 +165,7 @@ func keepThrough(w *World) error {
 	if err != nil {
 		return err
 	}
-	return g.letGo()
+	return errors.Join(g.letGo(), w.clean())
 }
 
 func restored(w *World) error {

@@ -62,3 +62,12 @@ func TestRedlockStandsEveryScenarioOnRealServers(t *testing.T) {
 		})
 	}
 }
+
+func TestServersWithoutALogLoseTheVotesOfAMajority(t *testing.T) {
+	realredis.Need(t)
+	s, _ := Find("servers-killed-with-a-log")
+	s.Servers = []string{"--appendonly", "no"}
+	r, err := s.Run(t.Context(), Options{TTL: Real, Seed: 1})
+	require.NoError(t, err)
+	assert.Error(t, r.Violation)
+}
