@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/seed58520471/redlock"
 )
@@ -34,9 +35,17 @@ type Maker func(w *World, client string) (Locks, error)
 
 // Redlock is the library under test, with its defaults except for the ttl.
 func Redlock(w *World, client string) (Locks, error) {
-	clients := w.Cluster.Client(client).Redis(func(o *redis.Options) { o.PoolSize, o.DialerRetries = 40, 1 })
+	clients := w.Clients(client, clientOptions)
 	l, err := redlock.New(clients, redlock.WithTTL(w.TTL))
 	return redlockLocks{l}, err
+}
+
+// clientOptions are those of redlock's clients. Maintenance notifications are off,
+// as in what redlock.Open makes: connections that find out at the same time that a
+// server does not have them race for go-redis's settings.
+func clientOptions(o *redis.Options) {
+	o.PoolSize, o.DialerRetries = 40, 1
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 type redlockLocks struct{ *redlock.Locker }

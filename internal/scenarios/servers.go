@@ -39,6 +39,14 @@ func init() {
 		Plan:    rolling,
 		Play:    keepThrough,
 	}, Scenario{
+		Name: "servers-restart-at-once",
+		Story: "All servers are killed and restarted with their logs at the same time, under a lease: it goes on, " +
+			"and nobody has got in.",
+		Nodes:   3,
+		Servers: []string{"--appendonly", "yes", "--appendfsync", "always"},
+		Plan:    `at {0.3} for {0.2}, all: kill`,
+		Play:    keepThrough,
+	}, Scenario{
 		Name: "servers-stopped",
 		Story: "Two of five servers are stopped with SIGSTOP, and go on later with all that the kernel has kept " +
 			"for them.",

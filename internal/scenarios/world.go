@@ -3,7 +3,10 @@ package scenarios
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed58520471/redlock/faultinject"
 )
@@ -19,8 +22,9 @@ type World struct {
 	plan     faultinject.Plan
 	injected []*faultinject.Injection
 	actors   []*Actor
-	shared   bool  // two holders are to be expected
-	residue  error // they
+	lists    map[string][]int // by client, the nodes that it knows; all, if there is no list
+	shared   bool             // two holders are to be expected
+	residue  error            // they
 }
 
 // start lets the scenario's plan begin. A play may have a beginning before it: its
@@ -65,6 +69,34 @@ type Actor struct {
 	*World
 	Name  string
 	locks Locks
+}
+
+// List sets which nodes, counted from 1, a client is told of when it is made.
+// Without, it knows each node, once.
+func (w *World) List(client string, nodes ...int) {
+	if w.lists == nil {
+		w.lists = make(map[string][]int)
+	}
+	w.lists[client] = nodes
+}
+
+// Clients are what Makers give to their locks: a go-redis client for each node that
+// the client knows.
+func (w *World) Clients(client string, adjust ...func(*redis.Options)) []redis.UniversalClient {
+	all := w.Cluster.Client(client).Redis(adjust...)
+	list, ok := w.lists[client]
+	if !ok {
+		return all
+	}
+	var some []redis.UniversalClient
+	for i, n := range list {
+		if slices.Contains(list[:i], n) { // the same server under another name
+			some = append(some, w.Cluster.Client(client).Redis(adjust...)[n-1])
+			continue
+		}
+		some = append(some, all[n-1])
+	}
+	return some
 }
 
 // Actor makes a client.
