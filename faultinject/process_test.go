@@ -99,3 +99,15 @@ func TestServersBlockAndRunScriptsAsTheyDo(t *testing.T) {
 	assert.NoError(t, i.Check())
 	assert.Equal(t, 2, c.Node(1).Executed("ping"), "the one answered with an error was not executed")
 }
+
+func TestFreezeOnACommandStopsARealServerBeforeItExecutes(t *testing.T) {
+	realredis.Need(t)
+	c := Start(t, 1, Servers())
+	k := c.Clients()[0]
+	require.NoError(t, k.Set(t.Context(), "a", 1, 0).Err())
+	struck := c.Inject("on SET #1, node 1: freeze for 300ms")
+	begin := time.Now()
+	require.NoError(t, k.Set(t.Context(), "a", 2, 0).Err())
+	assert.GreaterOrEqual(t, time.Since(begin), 290*time.Millisecond)
+	require.NoError(t, struck.Check())
+}

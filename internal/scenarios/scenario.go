@@ -32,6 +32,11 @@ type Scenario struct {
 	// does; LateActs finds it in this story. Empty: nothing is left.
 	Residue string
 
+	// TwoHolders says which condition of the promise the story breaks, so that two
+	// clients hold the lock at once; Exclusive finds them. Empty: there must not be
+	// two.
+	TwoHolders string
+
 	// Servers are the options of redis-server for stories that embedded nodes
 	// cannot tell; nil for the others, which real servers can tell too unless
 	// Embedded says otherwise.
@@ -76,7 +81,7 @@ type Result struct {
 	Faults       int           // how often something struck
 	Took         time.Duration // in the scenario's time
 	Violation    error         // something that no lock may do
-	Residue      error         // late acts, in stories that admit them
+	Residue      error         // late acts and two holders, in stories that admit them
 	History      *faultinject.History
 	Report       string // what was injected, and the picture
 }
@@ -102,15 +107,18 @@ func (s Scenario) Run(ctx context.Context, o Options) (r Result, err error) {
 	}
 	defer c.Close()
 	begin := time.Now()
-	w := &World{Cluster: c, TTL: o.TTL, Servers: o.Servers || s.Servers != nil, ctx: ctx, make: o.Locks}
+	w := &World{
+		Cluster: c, TTL: o.TTL, Servers: o.Servers || s.Servers != nil,
+		ctx: ctx, make: o.Locks, shared: s.TwoHolders != "",
+	}
 	violation, err := w.play(s, o.Seed)
 	sum := c.History().Summary()
 	r = Result{
 		Scenario: s.Name, Acquisitions: sum.Acquisitions, Faults: w.fired(), Took: time.Since(begin),
-		Violation: violation, History: c.History(), Report: c.Report(),
+		Violation: violation, Residue: w.residue, History: c.History(), Report: c.Report(),
 	}
 	if late := faultinject.LateActs(c.History()); s.Residue != "" {
-		r.Residue = late
+		r.Residue = errors.Join(r.Residue, late)
 	} else {
 		r.Violation = errors.Join(r.Violation, late)
 	}

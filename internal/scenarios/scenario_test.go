@@ -2,11 +2,14 @@ package scenarios
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed58520471/redlock/internal/realredis"
 )
 
 // inBubble plays a scenario in virtual time.
@@ -19,18 +22,52 @@ func inBubble(t *testing.T, s Scenario, locks Maker) (r Result) {
 	return r
 }
 
+// stands demands that a scenario was played, and found nothing but what it admits.
+func stands(t *testing.T, s Scenario, r Result) {
+	t.Helper()
+	assert.NoError(t, r.Violation, "%s\n%s", s.Story, r.Report)
+	admits := s.Residue != "" || s.TwoHolders != ""
+	assert.Equal(t, admits, r.Residue != nil, "%s: %v\n%s", s.Story, r.Residue, r.Report)
+	assert.Positive(t, r.Acquisitions)
+	if s.Plan != "" {
+		assert.Positive(t, r.Faults)
+	}
+}
+
 func TestRedlockStandsEveryScenario(t *testing.T) {
 	for _, s := range Catalogue() {
-		if s.Servers != nil {
+		if s.Servers == nil {
+			t.Run(s.Name, func(t *testing.T) { stands(t, s, inBubble(t, s, nil)) })
+		}
+	}
+}
+
+// onServers are scenarios of embedded nodes that are also played on processes.
+var onServers = []string{
+	"acquire-minority-hung", "extend-minority-killed", "unlock-minority-slow", "majority-frozen-under-a-lease",
+	"majority-restarts-empty", "old-extension-hits-nobody", "replies-lost-everywhere", "errors-noscript",
+}
+
+func TestRedlockStandsEveryScenarioOnRealServers(t *testing.T) {
+	realredis.Need(t)
+	for _, s := range Catalogue() {
+		if s.Servers == nil && !slices.Contains(onServers, s.Name) {
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) {
-			r := inBubble(t, s, nil)
-			assert.NoError(t, r.Violation, "%s\n%s", s.Story, r.Report)
-			assert.Equal(t, s.Residue != "", r.Residue != nil, "%s: %v\n%s", s.Story, r.Residue, r.Report)
-			if s.Plan != "" {
-				assert.Positive(t, r.Faults)
-			}
+			t.Parallel()
+			r, err := s.Run(t.Context(), Options{TTL: Real, Seed: 1, Servers: true})
+			require.NoError(t, err)
+			stands(t, s, r)
 		})
 	}
+}
+
+func TestServersWithoutALogLoseTheVotesOfAMajority(t *testing.T) {
+	realredis.Need(t)
+	s, _ := Find("servers-killed-with-a-log")
+	s.Servers = []string{"--appendonly", "no"}
+	r, err := s.Run(t.Context(), Options{TTL: Real, Seed: 1})
+	require.NoError(t, err)
+	assert.Error(t, r.Violation)
 }

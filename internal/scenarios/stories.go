@@ -91,9 +91,6 @@ func init() {
 	})
 }
 
-// orders is the lock of all stories.
-const orders = "orders"
-
 // turn waits for the lock, holds it for a while, acting and looking all the time,
 // and unlocks it. What the unlock returns may be a timeout on a slow machine; whoever
 // waits next tells whether it was one.

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed58520471/redlock"
 	"github.com/seed58520471/redlock/faultinject"
 )
@@ -227,8 +225,7 @@ func (r *run) people(ctx context.Context) error {
 }
 
 func (r *run) locker(name string) (*redlock.Locker, error) {
-	clients := r.cluster.Client(name).Redis(func(o *redis.Options) { o.PoolSize, o.DialerRetries = 40, 1 })
-	l, err := redlock.New(clients, redlock.WithTTL(r.Unit))
+	l, err := redlock.New(r.cluster.Client(name).Redis(clientOptions), redlock.WithTTL(r.Unit))
 	if err == nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -25,6 +25,9 @@ var (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(&logging.VoidLogger{})
+	if addrs := os.Getenv(holderEnv); addrs != "" {
+		os.Exit(holdAndTell(addrs))
+	}
 	os.Exit(m.Run())
 }
 

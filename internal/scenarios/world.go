@@ -3,8 +3,11 @@ package scenarios
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed58520471/redlock/faultinject"
 )
@@ -21,6 +24,9 @@ type World struct {
 	plan     faultinject.Plan
 	injected []*faultinject.Injection
 	actors   []*Actor
+	lists    map[string][]int // by client, the nodes that it knows; all, if there is no list
+	shared   bool             // two holders are to be expected
+	residue  error            // they
 }
 
 // start lets the scenario's plan begin: its times count from here, and what is at
@@ -84,6 +90,34 @@ type Actor struct {
 	*World
 	Name  string
 	locks Locks
+}
+
+// List sets which nodes, counted from 1, a client is told of when it is made.
+// Without, it knows each node, once.
+func (w *World) List(client string, nodes ...int) {
+	if w.lists == nil {
+		w.lists = make(map[string][]int)
+	}
+	w.lists[client] = nodes
+}
+
+// Clients are what Makers give to their locks: a go-redis client for each node that
+// the client knows.
+func (w *World) Clients(client string, adjust ...func(*redis.Options)) []redis.UniversalClient {
+	all := w.Cluster.Client(client).Redis(adjust...)
+	list, ok := w.lists[client]
+	if !ok {
+		return all
+	}
+	var some []redis.UniversalClient
+	for i, n := range list {
+		if slices.Contains(list[:i], n) { // the same server under another name
+			some = append(some, w.Cluster.Client(client).Redis(adjust...)[n-1])
+			continue
+		}
+		some = append(some, all[n-1])
+	}
+	return some
 }
 
 // Actor makes a client.
@@ -153,6 +187,20 @@ func (a *Actor) held(seen *faultinject.Attempt, lease Lease, err error) (*Held, 
 	return &Held{Lease: lease, actor: a, seen: seen}, nil
 }
 
+// Wait gets a lock as one does who has to wait: by the lock's own means if it has
+// any, see Waiter, else like Lock.
+func (a *Actor) Wait(name string, ttl, within time.Duration) (*Held, error) {
+	waiter, ok := a.locks.(Waiter)
+	if !ok {
+		return a.Lock(name, ttl, within)
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, within)
+	defer cancel()
+	seen := a.Cluster.History().Try(a.Name, name)
+	lease, err := waiter.Wait(ctx, name, ttl)
+	return a.held(seen, lease, err)
+}
+
 // Act touches what the lock protects, after a look at the lease. It tells whether
 // the lease allowed it.
 func (h *Held) Act() bool {
@@ -190,14 +238,37 @@ func (h *Held) UnlockCtx(ctx context.Context) error {
 // settled is how long the aftermath of any scenario may take.
 func (w *World) settled() time.Duration { return w.TTL/2 + time.Second }
 
+// exact says whether a moment's delay is the story's and never the machine's, which
+// can hold up anything for a node timeout of real time.
+func (w *World) exact() bool { return w.TTL > Real }
+
+// settle waits for the aftermath. Real time is dear, so there it ends as soon as the
+// nodes have been empty for a while.
+func (w *World) settle() {
+	if w.exact() {
+		w.Sleep(w.settled())
+		return
+	}
+	begin := time.Now()
+	for empty := begin; time.Since(empty) < w.TTL/5 && time.Since(begin) < w.settled(); w.Sleep(w.TTL / 50) {
+		if w.Cluster.NoKeys() != nil {
+			empty = time.Now()
+		}
+	}
+}
+
 // check checks what must hold after every story, when all faults are over.
 func (w *World) check() error {
-	w.Sleep(w.settled())
+	w.settle()
 	n := len(w.Cluster.Nodes())
 	h := w.Cluster.History()
 	h.Health(n, n) // so long it was watched
+	exclusive := faultinject.Exclusive(h)
+	if w.shared {
+		w.residue, exclusive = exclusive, nil
+	}
 	return errors.Join(
-		faultinject.Exclusive(h),
+		exclusive,
 		faultinject.Tokens(h),
 		faultinject.Orphans(h, w.settled()-w.TTL/10),
 		faultinject.Progress(h, 2*w.TTL+time.Second),
