@@ -27,7 +27,7 @@ type embeddedEngine struct {
 
 func (g embeddedEngine) close() {}
 
-func (g embeddedEngine) start(from state, after time.Duration) (server, bool, error) {
+func (g embeddedEngine) start(from state, after time.Duration, shows time.Time) (server, bool, error) {
 	e := &embedded{Miniredis: miniredis.NewMiniRedis(), closing: g.closing}
 	e.databases.Store(1)
 	c, err := e.Dial() // starts it
@@ -35,6 +35,8 @@ func (g embeddedEngine) start(from state, after time.Duration) (server, bool, er
 		return nil, false, err
 	}
 	c.Close()
+	// Set later, the clock would step with the data loaded, and take from their ttls.
+	e.SetTime(shows)
 	e.ClockTTL(true)
 	if g.setup != nil {
 		g.setup(e.Miniredis)

@@ -41,7 +41,9 @@ type server interface {
 
 // engine starts servers for one node.
 type engine interface {
-	start(from state, after time.Duration) (s server, serial bool, err error)
+	// start starts a server with data that are a while old. Its clock shows that
+	// time; with the zero time it is right.
+	start(from state, after time.Duration, shows time.Time) (s server, serial bool, err error)
 	close()
 }
 
@@ -157,6 +159,9 @@ func (n *Node) kill(l *life) {
 		k.finish()
 	}
 	n.mu.Lock()
+	if n.clock.bent {
+		l.server.setTime(n.clock.now(), 0)
+	}
 	n.kept = l.server.kill(n.clock.now())
 	n.life = nil
 	n.mu.Unlock()
@@ -183,7 +188,11 @@ func (n *Node) restart(f Fault) error {
 	if !from.at.IsZero() {
 		gap = n.clock.now().Sub(from.at)
 	}
-	s, serial, err := n.engine.start(from, gap)
+	var shows time.Time
+	if n.clock.bent {
+		shows = n.clock.now()
+	}
+	s, serial, err := n.engine.start(from, gap, shows)
 	if err != nil {
 		return fmt.Errorf("faultinject: node %d: %w", n.number, err)
 	}
@@ -191,9 +200,6 @@ func (n *Node) restart(f Fault) error {
 		n.past = past{} // it never was
 	}
 	n.life = newLife(s, serial)
-	if n.clock.bent {
-		s.setTime(n.clock.now(), 0)
-	}
 	return nil
 }
 

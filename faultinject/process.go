@@ -28,7 +28,7 @@ type processEngine struct {
 	admin      *redis.Client
 }
 
-func (g *processEngine) start(from state, _ time.Duration) (server, bool, error) {
+func (g *processEngine) start(from state, _ time.Duration, _ time.Time) (server, bool, error) {
 	switch {
 	case g.p == nil:
 		p, err := redisproc.Launch("", g.args...)
