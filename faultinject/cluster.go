@@ -21,6 +21,7 @@ type Cluster struct {
 	history *History
 	tb      TB
 	closing sync.WaitGroup // servers and sockets on their way out
+	ended   chan struct{}  // closed when the cluster is
 
 	mu      sync.Mutex
 	clients []*Client
@@ -105,7 +106,7 @@ func New(nodes int, options ...Option) (*Cluster, error) {
 	}
 	c := &Cluster{
 		seed: s.seed, rtts: s.rtts, history: NewHistory(),
-		timers: make(map[*time.Timer]struct{}), healthy: nodes,
+		timers: make(map[*time.Timer]struct{}), healthy: nodes, ended: make(chan struct{}),
 	}
 	for i := range nodes {
 		n := &Node{cluster: c, number: i + 1, count: make(map[string]int)}
@@ -278,6 +279,7 @@ func (c *Cluster) Close() error {
 		return nil
 	}
 	c.closed = true
+	close(c.ended)
 	for t := range c.timers {
 		t.Stop()
 	}

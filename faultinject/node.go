@@ -300,6 +300,8 @@ func (p *path) dial(ctx context.Context) (net.Conn, error) {
 		w.struck(requests)
 		select {
 		case <-w.over: // the system tries again
+		case <-p.node.cluster.ended: // a pool that is closed waits for nobody who dials
+			return nil, p.node.refused()
 		case <-ctx.Done():
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: p.node.addr, Err: ctx.Err()}
 		}
@@ -310,6 +312,8 @@ func (p *path) dial(ctx context.Context) (net.Conn, error) {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
+		case <-p.node.cluster.ended:
+			return nil, p.node.refused()
 		case <-ctx.Done():
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: p.node.addr, Err: ctx.Err()}
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ const violationsShown = 3
 //	ttl_ms      of the locks
 //	seed        of the first run
 //	took_ms     all of it
-//	rows        one per scenario, in their order; of storms, one per kind of network
+//	rows        one per scenario, by name; of storms, one per kind of network
 //	total       of the rows
 //	violations  in full, up to three of each row
 type chaosReport struct {
@@ -62,16 +63,15 @@ type chaosViolation struct {
 	Replay string `json:"replay"` // a command line
 }
 
-// row is the row of that name, a new one at the end if there is none.
+// row is the row of that name, a new one in its place if there is none.
 func (r *chaosReport) row(name string) *chaosRow {
-	for _, row := range r.Rows {
-		if row.Name == name {
-			return row
-		}
+	at, found := slices.BinarySearchFunc(r.Rows, name, func(row *chaosRow, name string) int {
+		return strings.Compare(row.Name, name)
+	})
+	if !found {
+		r.Rows = slices.Insert(r.Rows, at, &chaosRow{Name: name})
 	}
-	row := &chaosRow{Name: name}
-	r.Rows = append(r.Rows, row)
-	return row
+	return r.Rows[at]
 }
 
 func (row *chaosRow) count(o outcome) {

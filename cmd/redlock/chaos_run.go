@@ -55,7 +55,7 @@ func skipped(s scenarios.Scenario, redis bool, noServer error) string {
 	case redis && s.Embedded:
 		return "it is for embedded nodes only"
 	case s.Servers != nil && noServer != nil:
-		return fmt.Sprintf("%v, and embedded nodes cannot do this", noServer)
+		return noServer.Error()
 	}
 	return ""
 }
