@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/seed58520471/redlock"
 )
@@ -29,9 +30,17 @@ type Maker func(w *World, client string) (Locks, error)
 
 // Redlock is the library under test, with its defaults except for the ttl.
 func Redlock(w *World, client string) (Locks, error) {
-	clients := w.Cluster.Client(client).Redis(func(o *redis.Options) { o.PoolSize, o.DialerRetries = 40, 1 })
+	clients := w.Cluster.Client(client).Redis(roomy)
 	l, err := redlock.New(clients, redlock.WithTTL(w.TTL))
 	return redlockLocks{l}, err
+}
+
+// roomy sets go-redis up for many locks at a time. Its notifications of maintenance
+// are off: clients that share the setting write it while others read it, which the
+// race detector sees when several connect at once.
+func roomy(o *redis.Options) {
+	o.PoolSize, o.DialerRetries = 40, 1
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 type redlockLocks struct{ *redlock.Locker }
