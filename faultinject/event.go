@@ -195,6 +195,8 @@ func (e Event) Check() error {
 	if len(e.Faults) == 0 {
 		return fmt.Errorf("no fault")
 	}
+	var executed Fault
+	refused := false
 	for _, f := range e.Faults {
 		if err := f.check(); err != nil {
 			return err
@@ -202,6 +204,13 @@ func (e Event) Check() error {
 		if err := e.fits(f); err != nil {
 			return err
 		}
+		if f.verb == loseReply || f.stage == during || f.stage == after {
+			executed = f
+		}
+		refused = refused || f.verb == reply
+	}
+	if refused && executed.verb != 0 {
+		return fmt.Errorf("%#q strikes what was executed, and an error says that nothing was", executed)
 	}
 	return nil
 }

@@ -4,6 +4,9 @@
 //	redlock demo --nodes redis://a,redis://b,redis://c    on real servers
 //	REDLOCK_NODES=redis://a,redis://b,redis://c redlock demo
 //	redlock demo --json | jq .ok                          the same for machines
+//	redlock chaos list                                    ways in which locks have failed
+//	redlock chaos run --all                               and whether these do
+//	redlock chaos soak --for 60s                          random storms, as many as fit
 //
 // It exits with 0 when all went as it should, with 1 when something did not, and
 // with 2 when it was called in a way that makes no sense.
@@ -44,7 +47,11 @@ func main() {
 // run is the whole program but for the process around it: it returns the exit
 // code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := app(stdout, stderr).Run(ctx, args)
+	return exitCode(app(stdout, stderr, theStage).Run(ctx, args), stderr)
+}
+
+// exitCode says what went wrong, if anything did.
+func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
@@ -56,14 +63,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-func app(stdout, stderr io.Writer) *cli.Command {
+func app(stdout, stderr io.Writer, s stage) *cli.Command {
 	return &cli.Command{
 		Name:  "redlock",
 		Usage: "locks that a quorum of independent Redis nodes agrees on",
 		Description: "Start with the demo. It needs this program alone, and less than a second:\n\n" +
 			"   redlock demo\n\n" +
+			"Then see what it takes to break a lock, and try:\n\n" +
+			"   redlock chaos list\n" +
+			"   redlock chaos run --all\n\n" +
 			"'redlock <command> --help' tells more about a command.",
-		Commands:        []*cli.Command{demoCommand()},
+		Commands:        []*cli.Command{demoCommand(), chaosCommand(s)},
 		HideHelpCommand: true,
 		Writer:          stdout,
 		ErrWriter:       stderr,

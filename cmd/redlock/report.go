@@ -244,9 +244,11 @@ type jsonReport struct{ w io.Writer }
 func (jsonReport) begin(*report)   {}
 func (jsonReport) step(int, *step) {}
 
-func (j jsonReport) end(r *report) error {
-	enc := json.NewEncoder(j.w)
+func (j jsonReport) end(r *report) error { return writeJSON(j.w, r) }
+
+func writeJSON(w io.Writer, document any) error {
+	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(r)
+	return enc.Encode(document)
 }

@@ -27,12 +27,17 @@ func newTextReport(w io.Writer) textReport { return textReport{w, wantsColour(w)
 // wantsColour tells whether escape codes are welcome: on a terminal that knows
 // them, unless NO_COLOR is set.
 func wantsColour(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
 	if runtime.GOOS == "windows" && os.Getenv("WT_SESSION") == "" {
 		return false // the old console prints them
+	}
+	return os.Getenv("NO_COLOR") == "" && isTerminal(w)
+}
+
+// isTerminal tells whether a line can be written over again.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
@@ -61,7 +66,9 @@ const (
 
 // fold breaks a text between words, so that it fits into the width when the first
 // line begins in one column and the others in another.
-func fold(text string, first, others int) string {
+func fold(text string, first, others int) string { return foldTo(width, text, first, others) }
+
+func foldTo(width int, text string, first, others int) string {
 	var b strings.Builder
 	column := first
 	for i, word := range strings.Split(text, " ") {

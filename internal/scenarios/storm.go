@@ -46,7 +46,9 @@ var flavours = []string{
 	"stragglers", // votes that are late, while what follows them is not
 }
 
-// profiles are round-trip times that nodes have, drawn per node.
+// profiles are round-trip times that nodes have, drawn per node. They are those of a
+// storm with the Virtual ttl, and shorter with a shorter one: where a round trip
+// takes longer than a node may, nobody gets a lock, and nothing is tested.
 var profiles = []struct {
 	name string
 	rtts []time.Duration
@@ -97,7 +99,7 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 	s.Line = profile.name
 	for range s.Clients {
 		for range s.Nodes {
-			rtt := profile.rtts[r.IntN(len(profile.rtts))]
+			rtt := time.Duration(float64(profile.rtts[r.IntN(len(profile.rtts))]) * float64(unit) / float64(Virtual))
 			s.lines = append(s.lines, [2]time.Duration{rtt / 2, rtt / 2})
 		}
 	}
