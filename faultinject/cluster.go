@@ -66,7 +66,9 @@ func RTT(times ...time.Duration) Option { return func(s *settings) { s.rtts = ti
 func Seed(seed uint64) Option { return func(s *settings) { s.seed = seed } }
 
 // Setup is called with every embedded server before it gets its data and its
-// connections, also at restarts, and may add commands or passwords to it.
+// connections, also at restarts, and may add commands or passwords to it. Such a
+// command has to answer, or to close its connection: the node does nothing else
+// until then.
 func Setup(setup func(*miniredis.Miniredis)) Option { return func(s *settings) { s.setup = setup } }
 
 // Watch is called with every command that a node is given to execute, before it

@@ -3,6 +3,7 @@ package faultinject
 import (
 	"context"
 	"go/build"
+	"io"
 	"os/exec"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ func TestAFailedTestsLogHasThePlans(t *testing.T) {
 func TestAReportChangesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := Start(t, 1)
-		i := c.Inject("at 0s, all: partition\nat 0s, all: freeze")
+		i := c.Inject("at 0s, all: partition")
 		assert.Contains(t, c.Report(), "at 0s, all: partition   # struck 0 times")
 		c.Client("another") // the weather is made anew
 		assert.Error(t, within(t, time.Second, func(ctx context.Context) error { return c.Clients(plain)[0].Ping(ctx).Err() }))
@@ -162,7 +163,12 @@ func TestSetupAddsToEachServer(t *testing.T) {
 		c := Start(t, 2, Setup(func(m *miniredis.Miniredis) {
 			starts++
 			m.Server().Register("HI", func(p *miniserver.Peer, _ string, _ []string) { p.WriteInline("there") })
+			m.Server().Register("BYE", func(p *miniserver.Peer, _ string, _ []string) { p.Close() })
 		}))
+		w := connect(t, c, "client", 2)
+		w.send("BYE") // has no answer, and must not keep the node for itself
+		_, err := w.receive()
+		assert.Equal(t, io.EOF, err)
 		connect(t, c, "client", 2).do("HI", "+there")
 		require.NoError(t, c.Node(2).Do(Restart))
 		connect(t, c, "client", 2).do("HI", "+there")

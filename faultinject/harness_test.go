@@ -42,7 +42,8 @@ func plain(o *redis.Options) {
 type wire struct {
 	t testing.TB
 	net.Conn
-	read []byte
+	limit time.Time // of all reads, in real time
+	read  []byte
 }
 
 func connect(t testing.TB, c *Cluster, client string, node int) *wire {
@@ -118,7 +119,7 @@ func (w *wire) quiet(d time.Duration) {
 	m, err := w.receive()
 	var timeout net.Error
 	require.True(w.t, errors.As(err, &timeout) && timeout.Timeout(), "%q, %v", m, err)
-	require.NoError(w.t, w.SetReadDeadline(time.Time{}))
+	require.NoError(w.t, w.SetReadDeadline(w.limit))
 }
 
 // fakeTB is a test that the test itself may let fail.

@@ -70,7 +70,9 @@ func phone(t *testing.T, c *Cluster, client string, node int) *wire {
 		return err == nil
 	}, 5*time.Second, ms)
 	t.Cleanup(func() { conn.Close() })
-	return &wire{t: t, Conn: conn}
+	w := &wire{t: t, Conn: conn, limit: time.Now().Add(20 * time.Second)}
+	require.NoError(t, w.SetReadDeadline(w.limit))
+	return w
 }
 
 func TestFaultsStrikeOverSocketsToo(t *testing.T) {
@@ -100,7 +102,6 @@ func TestFaultsStrikeOverSocketsToo(t *testing.T) {
 			i := c.Inject("on SET, all: " + tc.fault)
 			begin := time.Now()
 			w.send("SET k v")
-			w.SetReadDeadline(begin.Add(2 * time.Second))
 			if tc.got == "silence" {
 				w.quiet(50 * ms)
 			} else {

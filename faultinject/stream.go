@@ -146,9 +146,6 @@ func (s *stream) dueAfter(d time.Duration) (due time.Time) {
 // deadline.
 func (s *stream) get(deadline func() time.Time) ([]byte, error) {
 	for {
-		if passed(deadline()) {
-			return nil, os.ErrDeadlineExceeded
-		}
 		message, wait, err := s.take()
 		if message != nil || err != nil {
 			return message, err

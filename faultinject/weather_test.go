@@ -315,6 +315,12 @@ func TestMessagesMayBeLostLateOrSilenced(t *testing.T) {
 
 				lost := c.Inject("at 0s, all from listener: lose messages")
 				publish("lost")
+				require.NoError(t, sub.Subscribe(t.Context(), "c", "d"))
+				for range 2 {
+					m, err := sub.ReceiveTimeout(t.Context(), time.Second)
+					require.NoError(t, err)
+					assert.IsType(t, &redis.Subscription{}, m, "is no message either")
+				}
 				lost.Stop()
 				publish("not lost")
 				assert.Equal(t, "not lost", next(time.Second))
