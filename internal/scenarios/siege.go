@@ -92,12 +92,14 @@ func (h *Held) letGo() error {
 }
 
 // besiege lets a client try all the time to get a lock that others hold. Lifting
-// the siege tells whether it ever got in.
+// the siege tells whether it ever got in. It begins a moment later: the votes that
+// a holder did not have to wait for are not for the besieger to catch.
 func (a *Actor) besiege() (lift func() error) {
 	ctx, cancel := context.WithCancel(a.ctx)
 	result := make(chan error, 1)
 	go func() {
 		var found error
+		pause(ctx, a.TTL/20)
 		for ctx.Err() == nil {
 			if h, err := a.TryLock(orders, a.TTL); err == nil {
 				found = fmt.Errorf("client %s got a lock that was held", a.Name)
