@@ -72,16 +72,16 @@ func init() {
 }
 
 func killWithLog(w *World) error {
-	return killAfterVotes(w, `on SET key "orders" #1, nodes 2,3: kill after for {0.1}`, true)
+	return killAfterVotes(w, `on SET key "orders" #1, nodes 2,3: kill after for {0.1}`, 2, true)
 }
 
 func killWithoutLog(w *World) error {
-	return killAfterVotes(w, `on SET key "orders" #1, node 3: kill during for {0.1}`, false)
+	return killAfterVotes(w, `on SET key "orders" #1, node 3: kill during for {0.1}`, 1, false)
 }
 
 // killAfterVotes takes a lock while nodes are killed over it, and looks whether
 // node 3 has kept its vote.
-func killAfterVotes(w *World, strike string, keeps bool) error {
+func killAfterVotes(w *World, strike string, victims int, keeps bool) error {
 	a, b, err := w.pair()
 	if err != nil {
 		return err
@@ -89,7 +89,8 @@ func killAfterVotes(w *World, strike string, keeps bool) error {
 	if err := a.warmUp(); err != nil {
 		return err
 	}
-	if _, err := w.Inject(strike); err != nil {
+	struck, err := w.Inject(strike)
+	if err != nil {
 		return err
 	}
 	h, err := a.Lock(orders, 2*w.TTL, w.patience())
@@ -98,6 +99,11 @@ func killAfterVotes(w *World, strike string, keeps bool) error {
 	}
 	lift := b.besiege()
 	defer lift()
+	dead := func() bool { return struck.Fired() == victims } // its vote may not have been waited for
+	if err := w.until("all nodes were struck", dead); err != nil {
+		return err
+	}
+	w.Sleep(w.TTL / 20) // struck is who has the command; it dies in a moment
 	if err := w.until("node 3 is up again", w.Cluster.Node(3).Up); err != nil {
 		return err
 	}
