@@ -1,0 +1,48 @@
+package scenarios
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var updateDocs = flag.Bool("update-docs", false, "write the list of scenarios")
+
+const docs = "../../docs/scenarios.md"
+
+func TestDocsListTheCatalogue(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# Scenarios
+
+The failures that ` + "`redlock chaos`" + ` plays, and that the tests demand of redlock to stand. Those of *redis-server* run on processes
+that are killed, stopped and restarted; all others also on embedded nodes, in virtual time when they are tests.
+What a scenario *admits* is what no lock with a time limit prevents, or what its nodes were told to forget.
+
+| scenario | nodes | what happens |
+|---|---|---|
+`)
+	for _, s := range Catalogue() {
+		nodes := fmt.Sprint(s.Nodes)
+		if s.Servers != nil {
+			nodes += " redis-server"
+		}
+		story := strings.Join(strings.Fields(s.Story), " ")
+		for _, admitted := range []string{s.Residue, s.TwoHolders} {
+			if admitted != "" {
+				story += " *Admitted:* " + strings.Join(strings.Fields(admitted), " ")
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, nodes, strings.ReplaceAll(story, "|", `\|`))
+	}
+	if *updateDocs {
+		require.NoError(t, os.WriteFile(docs, []byte(b.String()), 0o600))
+	}
+	text, err := os.ReadFile(docs)
+	require.NoError(t, err)
+	assert.Equal(t, b.String(), string(text), "go test ./internal/scenarios -run %s -update-docs", t.Name())
+}
