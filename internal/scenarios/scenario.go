@@ -109,9 +109,9 @@ func (s Scenario) Run(ctx context.Context, o Options) (r Result, err error) {
 	begin := time.Now()
 	w := &World{
 		Cluster: c, TTL: o.TTL, Servers: o.Servers || s.Servers != nil,
-		ctx: ctx, make: o.Locks, shared: s.TwoHolders != "",
+		ctx: ctx, make: o.Locks, seed: o.Seed, shared: s.TwoHolders != "",
 	}
-	violation, err := w.play(s, o.Seed)
+	violation, err := w.play(s)
 	sum := c.History().Summary()
 	r = Result{
 		Scenario: s.Name, Acquisitions: sum.Acquisitions, Faults: w.fired(), Took: time.Since(begin),
@@ -126,14 +126,14 @@ func (s Scenario) Run(ctx context.Context, o Options) (r Result, err error) {
 }
 
 // play lets the story happen and checks what must hold after any.
-func (w *World) play(s Scenario, seed uint64) (violation, err error) {
+func (w *World) play(s Scenario) (violation, err error) {
 	defer w.close()
 	if s.Plan != "" {
 		p, err := faultinject.ParsePlan(w.inTTLs(s.Plan))
 		if err != nil {
 			return nil, err
 		}
-		p.Seed = seed
+		p.Seed = w.seed
 		w.plan = p
 	}
 	w.began = time.Now()

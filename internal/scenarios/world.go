@@ -21,6 +21,7 @@ type World struct {
 	ctx      context.Context
 	make     Maker
 	began    time.Time // what At counts from
+	seed     uint64
 	plan     faultinject.Plan
 	injected []*faultinject.Injection
 	actors   []*Actor
@@ -51,6 +52,7 @@ func (w *World) Inject(lines string) (*faultinject.Injection, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Seed = w.seed
 	in, err := w.Cluster.Play(p)
 	if err == nil {
 		w.injected = append(w.injected, in)
