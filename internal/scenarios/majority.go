@@ -14,7 +14,7 @@ func init() {
 		{"killed", "dies", "kill"},
 		{"frozen", "stands still", "freeze"},
 		{"partitioned", "is cut off by a partition that keeps everything until it heals", "partition"},
-		{"hung", "falls silent, and so do all connections to it, for ever", "hang"},
+		{"hung", "falls silent, and all connections to it with it", "hang"},
 	} {
 		register(Scenario{
 			Name: "majority-" + s.name + "-under-a-lease",
