@@ -111,7 +111,7 @@ func keepThrough(w *World) error {
 	if err != nil {
 		return err
 	}
-	h, err := a.get()
+	h, err := a.getAll(w.TTL)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,11 @@ func inTheMiddle(w *World, m moment, strike string) error {
 	if err := inject(acquiring); err != nil {
 		return err
 	}
-	h, err := a.get()
+	take := func() (*Held, error) { return a.getAll(w.TTL) }
+	if m == acquiring {
+		take = a.get
+	}
+	h, err := take()
 	if err != nil {
 		return err
 	}
