@@ -47,16 +47,22 @@ type botchedLocks struct {
 }
 
 var (
-	botchedRelease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
-	botchedExtend  = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0`)
-	blindRelease   = redis.NewScript(`return redis.call('DEL', KEYS[1])`)
-	blindExtend    = redis.NewScript(`return redis.call('PEXPIRE', KEYS[1], ARGV[2])`)
+	botchedRelease = redis.NewScript(`
+		if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+		return 0`)
+	botchedExtend = redis.NewScript(`
+		if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+		return 0`)
+	blindRelease = redis.NewScript(`return redis.call('DEL', KEYS[1])`)
+	blindExtend  = redis.NewScript(`return redis.call('PEXPIRE', KEYS[1], ARGV[2])`)
 
 	errBotched = errors.New("no quorum")
 )
 
+type question = func(context.Context, redis.UniversalClient) bool
+
 // ask asks all nodes and says which of them have said yes.
-func (l *botchedLocks) ask(what func(context.Context, redis.UniversalClient) bool) (yes []bool, count int) {
+func (l *botchedLocks) ask(what question) (yes []bool, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 	defer cancel()
 	yes = make([]bool, len(l.clients))
@@ -73,7 +79,7 @@ func (l *botchedLocks) ask(what func(context.Context, redis.UniversalClient) boo
 	return yes, count
 }
 
-func (l *botchedLocks) script(s *redis.Script, name string, args ...any) func(context.Context, redis.UniversalClient) bool {
+func (l *botchedLocks) script(s *redis.Script, name string, args ...any) question {
 	return func(ctx context.Context, c redis.UniversalClient) bool {
 		n, err := s.Run(ctx, c, []string{name}, args...).Int()
 		return err == nil && n == 1

@@ -38,7 +38,11 @@ func init() {
 			at 0s for {1.3}, nodes 1,2: kill
 			at 0s for {1.3}, node 3: delay {0.01}`,
 		Play: keepThrough,
-	}, Scenario{
+	})
+}
+
+func init() { // nodes that come back with their data
+	register(Scenario{
 		Name: "rolling-restarts",
 		Story: "All nodes restart with their data, one after the other, under a lease that is extended all the time. " +
 			"Two are never away at once.",
@@ -67,7 +71,11 @@ func init() {
 		Embedded: true,
 		Plan:     `at {0.3} for {0.2}, all: kill`,
 		Play:     keepThrough,
-	}, Scenario{
+	})
+}
+
+func init() { // where nodes are, and who knows of them
+	register(Scenario{
 		Name: "minority-far-away",
 		Story: "Two of five nodes are on another continent. The lock takes as long as the third-fastest node, " +
 			"and nobody waits for the others.",
@@ -103,7 +111,7 @@ func keepThrough(w *World) error {
 	if err != nil {
 		return err
 	}
-	h, err := a.get()
+	h, err := a.getAll(w.TTL)
 	if err != nil {
 		return err
 	}

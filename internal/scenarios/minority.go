@@ -13,7 +13,8 @@ import (
 type stroke struct{ name, story, fault string }
 
 var strokes = []stroke{
-	{"killed", "die when they have executed the command and not answered, and come back with their data", "kill during for {0.3}"},
+	{"killed", "die when they have executed the command and not answered, and come back with their data",
+		"kill during for {0.3}"},
 	{"hung", "stand still as the command arrives, and go on later where they stopped", "freeze for {0.3}"},
 	{"slow", "take longer for the command than anybody waits for them", "delay {0.1}"},
 	{"restarted-empty", "restart without their data as the command arrives", "restart empty"},
@@ -22,10 +23,12 @@ var strokes = []stroke{
 // moment is an operation, and the command that carries it.
 type moment struct{ name, story, command string }
 
+const two = "Two of five nodes %s, while "
+
 var (
-	acquiring = moment{"acquire", "Two of five nodes %s, while a client takes the lock: the other three have granted it.", "SET"}
-	extending = moment{"extend", "Two of five nodes %s, while a holder extends: the other three have granted it.", "EVALSHA"}
-	unlocking = moment{"unlock", "Two of five nodes %s, while a holder unlocks: the lock is free at once, and clean soon.", "EVALSHA"}
+	acquiring = moment{"acquire", two + "a client takes the lock: the other three have granted it.", "SET"}
+	extending = moment{"extend", two + "a holder extends: the other three have granted it.", "EVALSHA"}
+	unlocking = moment{"unlock", two + "a holder unlocks: the lock is free at once, and clean soon.", "EVALSHA"}
 )
 
 func init() {
@@ -61,7 +64,11 @@ func inTheMiddle(w *World, m moment, strike string) error {
 	if err := inject(acquiring); err != nil {
 		return err
 	}
-	h, err := a.get()
+	take := func() (*Held, error) { return a.getAll(w.TTL) }
+	if m == acquiring {
+		take = a.get
+	}
+	h, err := take()
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,11 @@ func refusing(name, story, reply string, kinds []string, nodes string, late bool
 				return err
 			}
 		}
-		h, err := a.get()
+		take := a.get
+		if late {
+			take = func() (*Held, error) { return a.getAll(w.TTL) }
+		}
+		h, err := take()
 		if err != nil {
 			return err
 		}

@@ -57,6 +57,26 @@ func (a *Actor) get() (*Held, error) {
 	return h, nil
 }
 
+// getAll takes the lock from every node that is up: with a majority alone it could
+// not do without any of them later. On a busy machine that may take a few attempts.
+func (a *Actor) getAll(ttl time.Duration) (*Held, error) {
+	for end := time.Now().Add(a.patience()); ; {
+		h, err := a.Lock(orders, ttl, a.patience())
+		if err != nil {
+			return nil, fmt.Errorf("client %s: a majority is there, but: %w", a.Name, err)
+		}
+		a.Sleep(a.TTL / 25)
+		everywhere := true
+		for _, n := range a.Cluster.Nodes() {
+			everywhere = everywhere && (!n.Up() || n.Get(orders) == h.Token())
+		}
+		if everywhere || time.Now().After(end) {
+			return h, nil
+		}
+		h.Unlock()
+	}
+}
+
 // insist extends a lock, again if that has failed and the lease stands.
 func (h *Held) insist() error {
 	for {
