@@ -26,8 +26,7 @@ func inBubble(t *testing.T, s Scenario, locks Maker) (r Result) {
 func stands(t *testing.T, s Scenario, r Result) {
 	t.Helper()
 	assert.NoError(t, r.Violation, "%s\n%s", s.Story, r.Report)
-	admits := s.Residue != "" || s.TwoHolders != ""
-	assert.Equal(t, admits, r.Residue != nil, "%s: %v\n%s", s.Story, r.Residue, r.Report)
+	assert.Equal(t, s.Admits() != "", r.Residue != nil, "%s: %v\n%s", s.Story, r.Residue, r.Report)
 	assert.Positive(t, r.Acquisitions)
 	if s.Plan != "" {
 		assert.Positive(t, r.Faults)
