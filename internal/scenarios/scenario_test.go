@@ -70,3 +70,24 @@ func TestServersWithoutALogLoseTheVotesOfAMajority(t *testing.T) {
 	require.NoError(t, err)
 	assert.Error(t, r.Violation)
 }
+
+// What servers store is not in the history, so Orphans passes there whatever is left.
+func TestKeysThatStayOnServersAreFound(t *testing.T) {
+	realredis.Need(t)
+	leaves := Scenario{Name: "leaves", Nodes: 3, Play: func(w *World) error {
+		a, err := w.Actor("a")
+		if err != nil {
+			return err
+		}
+		h, err := a.Lock(orders, 5*w.TTL, w.patience())
+		if err != nil {
+			return err
+		}
+		h.seen.Release()
+		h.seen.Released(nil) // it believes
+		return nil
+	}}
+	r, err := leaves.Run(t.Context(), Options{TTL: Real, Servers: true})
+	require.NoError(t, err)
+	assert.ErrorContains(t, r.Violation, orders)
+}
