@@ -17,7 +17,7 @@ func inBubble(t *testing.T, s Scenario, locks Maker) (r Result) {
 	synctest.Test(t, func(t *testing.T) {
 		var err error
 		r, err = s.Run(context.Background(), Options{TTL: Virtual, Seed: 1, Locks: locks})
-		require.NoError(t, err)
+		require.NoError(t, err, "%v", r.Violation) // which may be why a fault had nothing to strike
 	})
 	return r
 }
