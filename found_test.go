@@ -14,6 +14,63 @@ import (
 // What faultinject has found in the library, each as the smallest plan that
 // showed it.
 
+// dueIn is how far away the next repetition of a release is that a node owes; 0
+// while one is under way, or none is owed.
+func (n *node) dueIn(token string) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if d := n.debts.of[token]; d != nil && d.request == nil {
+		return time.Until(d.due)
+	}
+	return 0
+}
+
+// A node is silent for so long that the next try of a release it owes is seconds
+// away. When it is heard of again, by whatever it is asked, the release must not
+// wait for that: at most for the half of a node timeout that lies between two
+// times of calling all in, however often that was done before the silence.
+func TestOwedReleaseFollowsTheFirstAnswerAfterASilence(t *testing.T) {
+	for _, before := range []struct {
+		name  string
+		locks int // each of which makes node 3 mute and heard of again
+	}{{"of a calm node", 0}, {"of a node that broke many connections", 200}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			l := w.locker(WithTTL(time.Minute))
+			lock := func(name string) *Lease {
+				lease, err := l.TryLock(t.Context(), name)
+				require.NoError(t, err)
+				time.Sleep(10 * time.Millisecond) // for the third vote
+				return lease
+			}
+			breaks := w.Cluster.Inject("at 0s on EVALSHA, node 3: cut before\nat 0s on EVAL, node 3: cut before")
+			for range before.locks {
+				require.NoError(t, lock("others").Unlock(t.Context()))
+			}
+			breaks.Stop()
+			require.Equal(t, before.locks > 0, breaks.Fired() > before.locks)
+
+			lease := lock("a")
+			silence := w.Cluster.Inject("at 0s, node 3: hang")
+			require.NoError(t, lease.Unlock(t.Context()))
+			far := l.cfg.nodeTimeout
+			for l.root.nodes[2].dueIn(lease.Token()) < far {
+				time.Sleep(time.Millisecond)
+			}
+			require.Equal(t, lease.Token(), w.Node(3).Get("a"))
+			silence.Stop()
+			require.NoError(t, silence.Check())
+			begin := time.Now()
+			lock("b")
+			for w.Node(3).Get("a") != "" && time.Since(begin) < far {
+				time.Sleep(time.Millisecond)
+			}
+			took := time.Since(begin)
+			assert.LessOrEqual(t, took, l.cfg.nodeTimeout/2+20*time.Millisecond, "%s", before.name)
+		})
+	}
+}
+
 func TestNodeThatBreaksConnectionsOverReleasesIsNotAskedInALoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := faultinject.Start(t, 3, faultinject.RTT(time.Millisecond))

@@ -294,15 +294,18 @@ func (n *node) measure(took time.Duration) {
 
 // heard notes whether the node answered. One that was mute may have our
 // leftovers: they are due now, but not in a loop with a node that takes
-// connections and breaks them over the releases themselves.
+// connections and breaks them over the releases themselves: all are called in
+// twice a node timeout at the most, and once it is decided when, that stands. A
+// moment that moved on with every answer would be minutes away after some.
 func (n *node) heard(yes bool) {
 	if yes && n.mute && len(n.debts.of) > 0 {
-		due := time.Now()
-		if next := n.debts.called.Add(n.dialer.timeout / 2); due.Before(next) {
-			due = next
+		now := time.Now()
+		if next := n.debts.called.Add(n.dialer.timeout / 2); !now.Before(next) {
+			n.debts.called = now
+		} else if !now.Before(n.debts.called) {
+			n.debts.called = next
 		}
-		n.debts.called = due
-		n.callIn(due)
+		n.callIn(n.debts.called)
 	}
 	n.mute = !yes
 }

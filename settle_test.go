@@ -152,3 +152,28 @@ func TestAnotherFormOfTheAcquireDoesNotForgetTheFirst(t *testing.T) {
 		})
 	}
 }
+
+// Nodes that break the connection over every release cannot be cleaned, so the next
+// attempt meets the token of the one before it. That is nobody else's lock: who
+// called it held would make a caller wait for another client that there is not.
+func TestOwnLeftoverThatCannotBeClearedIsNobodyElsesLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(10))
+		struck := w.Inject("at 0s on EVALSHA, all: cut before\nat 0s on EVAL, all: cut before")
+		require.Error(t, lease.Unlock(t.Context()))
+		_, err = l.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, ErrNoQuorum)
+		assert.NotErrorIs(t, err, ErrHeld)
+		assert.ErrorContains(t, err, errLeftover.Error())
+		struck.Stop()
+		time.Sleep(l.cfg.nodeTimeout)
+		again, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, again.Unlock(t.Context()))
+		w.requireNoKeys()
+	})
+}

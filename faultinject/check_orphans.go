@@ -16,6 +16,10 @@ import (
 // still: what cannot be reached cannot be cleaned up. Names that no client ever
 // tried are somebody else's and are left alone.
 //
+// It knows what Stored was told, which the embedded nodes of a Cluster do for strings
+// under the names of attempts. Of other keys, and of those of redis-server, it has
+// nothing to say: [Cluster.NoKeys] has.
+//
 // What is still stored at the last record is watched until then only, so call
 // Health, or anything else, when all is over and bound has passed once more.
 func Orphans(h *History, bound time.Duration) error {

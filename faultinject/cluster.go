@@ -83,7 +83,8 @@ func Watch(watch func(node int, command []string)) Option {
 // Servers makes the nodes processes of redis-server, which has to be in PATH,
 // with these options besides. They persist nothing by default. They cannot run
 // in virtual time, and have no clocks that can be bent and no copies of their
-// past. Without redis-server New fails with an error that matches ErrNoServer.
+// past. What they store is not recorded, so Orphans passes whatever is left there:
+// ask NoKeys. Without redis-server New fails with an error that matches ErrNoServer.
 func Servers(args ...string) Option {
 	return func(s *settings) { s.process, s.args = true, args }
 }
@@ -146,8 +147,10 @@ func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
 // Node is the node with a number from 1. Another number panics.
 func (c *Cluster) Node(number int) *Node { return c.nodes[number-1] }
 
-// History is where the cluster records what its nodes store and what strikes
-// them, and where clients may record what they believe.
+// History is where the cluster records what strikes its nodes and what the embedded
+// ones store, and where clients may record what they believe. Of what is stored it
+// knows strings, under the very names that attempts are made for; a lock that has
+// other keys, or hashes, calls Stored itself.
 func (c *Cluster) History() *History { return c.history }
 
 // Clients makes go-redis clients of the client "client", one for each node; see

@@ -55,6 +55,10 @@
 //	                     hang messages: the subscriber's connection dies in silence
 //	pause                a client's process stands still, with client a as the place
 //
+// Events of the network add up. What is done to a node is done once: of two events
+// that kill, freeze or speed up the same one, or pause the same client, at the same
+// time, the first to end ends it.
+//
 // "hang", "partition" and "delay" take "requests" or "replies" for one direction;
 // "kill during for 1s" restarts the node a second later. A plan is a function of
 // its text and its seed, and so is every choice in it, by node and by how many

@@ -24,18 +24,24 @@ type outcome struct {
 	violation    error // something that no lock may do
 	admitted     error // something that the story admits
 	failed       error // it could not be played as it is written
+	twoHolders   bool  // the story admits them
 	history      *faultinject.History
 	report       string // what was injected, and the picture
 }
 
 // breakOff corrects the outcome of a run whose context ended before it did: who
 // waited for a lock has not got it, and what was to be cleaned up was not, which is
-// nobody's fault. Two holders are two holders.
+// nobody's fault. Two holders are two holders, unless the story is about them.
 func (o *outcome) breakOff() {
 	o.violation, o.admitted, o.failed = nil, nil, nil
-	if o.history != nil {
-		o.violation = errors.Join(faultinject.Exclusive(o.history), faultinject.Tokens(o.history))
+	if o.history == nil {
+		return
 	}
+	exclusive := faultinject.Exclusive(o.history)
+	if o.twoHolders {
+		exclusive = nil
+	}
+	o.violation = errors.Join(exclusive, faultinject.Tokens(o.history))
 }
 
 // job is a run to come.

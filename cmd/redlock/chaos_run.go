@@ -65,6 +65,7 @@ func playScenario(ctx context.Context, s scenarios.Scenario, o scenarios.Options
 	return outcome{
 		row: s.Name, title: s.Story, seed: o.Seed, acquisitions: r.Acquisitions, faults: r.Faults, took: r.Took,
 		violation: r.Violation, admitted: r.Residue, failed: err, history: r.History, report: r.Report,
+		twoHolders: s.TwoHolders != "",
 	}
 }
 

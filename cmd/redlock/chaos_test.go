@@ -281,17 +281,19 @@ func TestAnInterruptEndsScenariosAndKeepsWhatIsKnown(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		clients []string
+		admits  string
 		want    string
 	}{
-		{"nothing is wrong", []string{"a"}, "interrupted"},
-		{"two hold it", []string{"a", "b"}, "1 violation in patient; interrupted"},
+		{"nothing is wrong", []string{"a"}, "", "interrupted"},
+		{"two hold it", []string{"a", "b"}, "", "1 violation in patient; interrupted"},
+		{"two may hold it", []string{"a", "b"}, "that is the story", "interrupted"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			noneLeft(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			patient := scenarios.Scenario{
-				Name: "patient", Nodes: 3, Play: func(w *scenarios.World) error {
+				Name: "patient", Nodes: 3, TwoHolders: tc.admits, Play: func(w *scenarios.World) error {
 					believe(w, tc.clients...)
 					cancel()
 					w.Sleep(time.Hour)

@@ -1,7 +1,7 @@
 // Package mutants breaks the library on purpose, a rule at a time, and demands
 // that random storms notice. Each mutant is a file in testdata: a sentence, the
-// storms that show it best, and pieces of source with what stands in their place. They are applied with go
-// test's -overlay; no file of the tree changes.
+// storms that show it best, and pieces of source with what stands in their place.
+// They are applied with go test's -overlay; no file of the tree changes.
 //
 //	go test ./internal/mutants -seeds 100
 //

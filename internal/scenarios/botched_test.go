@@ -191,38 +191,61 @@ func (h *botchedLease) Unlock(context.Context) error {
 	return nil
 }
 
-// Each mistake is found by stories that it makes a difference to.
+// A find is a story that a mistake makes a difference to, and what is said of it.
+type find struct{ story, says string }
+
+// botchedFinds are mistakes with the stories that find them.
+var botchedFinds = []struct {
+	mistake string
+	lock    botched
+	finds   []find
+}{
+	{"its quorum is one node", botched{quorum: 1}, []find{
+		{"half-and-half", "two holders"}, {"extend-minority-restarted-empty", "got a lock that was held"},
+		{"minority-evicts", "got a lock that was held"}, {"minority-flushed", "got a lock that was held"},
+		{"partitions-flap", "two holders"}}},
+	{"its quorum is half of the nodes", botched{quorum: 2}, []find{{"half-and-half", "two holders"}}},
+	{"it does not roll back", botched{noRollBack: true}, []find{
+		{"acquire-replies-cut", "which nobody won"}, {"granted-in-silence", "which nobody won"}}},
+	{"it releases only where it knows of a grant", botched{someRelease: true}, []find{
+		{"killed-after-set", "still stored"}, {"acquire-minority-slow", "still stored"}}},
+	{"it releases and extends what is not its own", botched{blind: true}, []find{
+		{"old-unlock-hits-nobody", "the lease stands, but"}, {"majority-frozen-under-a-lease", "two holders"}}},
+	{"it keeps no margin", botched{noMargin: true}, []find{{"clocks-run-fast", "two holders"}}},
+	{"it counts from the reply", botched{fromReply: true}, []find{{"clocks-run-fast", "two holders"}}},
+	{"it does not hear that an extension has failed", botched{deaf: true}, []find{
+		{"majority-killed-under-a-lease", "outlives its majority"},
+		{"majority-partitioned-under-a-lease", "outlives its majority"}}},
+	{"one node extends a lease", botched{anyVote: true}, []find{
+		{"majority-killed-under-a-lease", "outlives its majority"}}},
+	{"it believes in every yes", botched{credulous: true}, []find{
+		{"server-listed-twice", "from one of two servers"}}},
+
+	// What it has in any case.
+	{"it does not spread its attempts", botched{}, []find{
+		{"split-votes-even", "everybody has had the lock"}, {"split-votes-odd", "everybody has had the lock"}}},
+	{"it releases once", botched{}, []find{
+		{"sets-after-their-release", "which nobody won"}, {"unlock-minority-hung", "still stored"},
+		{"replies-cut-off", "which nobody won"}, {"old-sets-after-a-partition", "which nobody won"}}},
+}
+
+// Each mistake is found by stories that say so of no lock without it: what they say
+// comes from nothing else.
 func TestScenariosFindTheMistakesOfOtherLocks(t *testing.T) {
-	for _, test := range []struct {
-		mistake string
-		lock    botched
-		finds   []string
-	}{
-		{"its quorum is one node", botched{quorum: 1}, []string{
-			"half-and-half", "extend-minority-restarted-empty", "minority-evicts", "minority-flushed", "partitions-flap"}},
-		{"its quorum is half of the nodes", botched{quorum: 2}, []string{"half-and-half"}},
-		{"it does not roll back", botched{noRollBack: true}, []string{
-			"replies-cut-off", "old-sets-after-a-partition"}},
-		{"it does not spread its attempts", botched{}, []string{"split-votes-even", "split-votes-odd"}},
-		{"it releases only where it knows of a grant", botched{someRelease: true}, []string{
-			"killed-after-set", "acquire-minority-slow"}},
-		{"it releases and extends what is not its own", botched{blind: true}, []string{
-			"old-unlock-hits-nobody", "majority-frozen-under-a-lease"}},
-		{"it keeps no margin", botched{noMargin: true}, []string{"clocks-run-fast"}},
-		{"it counts from the reply", botched{fromReply: true}, []string{"clocks-run-fast"}},
-		{"it does not hear that an extension has failed", botched{deaf: true}, []string{
-			"majority-killed-under-a-lease", "majority-partitioned-under-a-lease"}},
-		{"one node extends a lease", botched{anyVote: true}, []string{"majority-killed-under-a-lease"}},
-		{"it believes in every yes", botched{credulous: true}, []string{"server-listed-twice"}},
-		{"it releases once", botched{}, []string{
-			"sets-after-their-release", "unlock-minority-hung"}},
-	} {
+	for _, test := range botchedFinds {
 		t.Run(test.mistake, func(t *testing.T) {
-			for _, name := range test.finds {
-				s, ok := Find(name)
-				if assert.True(t, ok, name) {
-					r := inBubble(t, s, test.lock.maker)
-					assert.Error(t, r.Violation, "%s\n%s", name, r.Report)
+			for _, f := range test.finds {
+				s, ok := Find(f.story)
+				if !assert.True(t, ok, f.story) {
+					continue
+				}
+				r := inBubble(t, s, test.lock.maker)
+				assert.ErrorContains(t, r.Violation, f.says, "%s\n%s", f.story, r.Report)
+				if test.lock == (botched{}) {
+					continue
+				}
+				if r = inBubble(t, s, botched{}.maker); r.Violation != nil {
+					assert.NotContains(t, r.Violation.Error(), f.says, "%s without the mistake", f.story)
 				}
 			}
 		})

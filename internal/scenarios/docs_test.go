@@ -32,10 +32,8 @@ What a scenario *admits* is what no lock with a time limit prevents, or what its
 			nodes += " redis-server"
 		}
 		story := strings.Join(strings.Fields(s.Story), " ")
-		for _, admitted := range []string{s.Residue, s.TwoHolders} {
-			if admitted != "" {
-				story += " *Admitted:* " + strings.Join(strings.Fields(admitted), " ")
-			}
+		if admitted := s.Admits(); admitted != "" {
+			story += " *Admitted:* " + admitted
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, nodes, strings.ReplaceAll(story, "|", `\|`))
 	}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed58520471/redlock/faultinject"
@@ -42,6 +43,17 @@ type Scenario struct {
 	// Embedded says otherwise.
 	Servers  []string
 	Embedded bool
+}
+
+// Admits is what a run of the story may show and is no violation; empty: nothing.
+func (s Scenario) Admits() string {
+	var all []string
+	for _, a := range []string{s.Residue, s.TwoHolders} {
+		if a != "" {
+			all = append(all, a)
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 var catalogue []Scenario
