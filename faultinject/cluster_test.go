@@ -2,6 +2,7 @@ package faultinject
 
 import (
 	"context"
+	"fmt"
 	"go/build"
 	"io"
 	"os/exec"
@@ -173,6 +174,25 @@ func TestSetupAddsToEachServer(t *testing.T) {
 		require.NoError(t, c.Node(2).Do(Restart))
 		connect(t, c, "client", 2).do("HI", "+there")
 		assert.Equal(t, 3, starts)
+	})
+}
+
+func TestABubbleHasNoSocketsAndNoProcesses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, err := Start(t, 1).Addrs()
+		assert.ErrorIs(t, err, errBubble)
+		_, err = New(1, Servers())
+		assert.ErrorIs(t, err, errBubble)
+	})
+}
+
+func TestANodeThatIsNotThereIsNamed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := Start(t, 2)
+		for _, n := range []int{-1, 0, 3} {
+			want := fmt.Sprintf("faultinject: no node %d: the cluster has nodes 1 to 2", n)
+			assert.PanicsWithValue(t, want, func() { c.Node(n) })
+		}
 	})
 }
 

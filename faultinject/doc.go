@@ -20,8 +20,8 @@
 //
 // The same test runs in real time, and inside a [testing/synctest] bubble in
 // virtual time, where an hour of renewals takes milliseconds, every delay is exact,
-// and goroutines that stay behind end the test. In a bubble leave Addrs and
-// Servers alone: sockets and processes know no virtual time.
+// and goroutines that stay behind end the test. Addrs and
+// Servers are refused in a bubble: sockets and processes know no virtual time.
 //
 // # Saying what goes wrong
 //
