@@ -64,8 +64,9 @@ What is random in a scenario is a function of the seed; how goroutines take
 turns is not. The first run has --seed, each further one the next number.
 
 Some stories end with what no lock with a time limit prevents: a holder that
-was paused acts when its time is over. They say so, and that is 'admitted',
-no violation.
+was paused acts when its time is over. Others break a condition of the
+promise on purpose, as a majority that forgets its votes, and end with two
+holders. 'redlock chaos list' says why; that is 'admitted', no violation.
 
 A short --ttl makes it quick, and below a second a busy machine can look
 like a fault. The exit code is 0 if all held, 1 after a violation, an

@@ -19,7 +19,8 @@ import (
 
 const listHelp = `The scenarios that 'redlock chaos run' plays, by name: how many nodes there
 are, on what they can be played, and what happens. 'Admitted' is what no
-lock with a time limit prevents. --json has the plans too, in which {0.5} is
+lock with a time limit prevents, or the condition of the promise that the
+story breaks. --json has the plans too, in which {0.5} is
 half of the ttl.
 
 Examples:
@@ -66,7 +67,8 @@ func entries(all []scenarios.Scenario) []entry {
 	list := []entry{}
 	for _, s := range all {
 		list = append(list, entry{
-			s.Name, s.Nodes, s.Servers == nil, !s.Embedded, s.Servers, s.Story, s.Residue, strings.TrimSpace(s.Plan),
+			s.Name, s.Nodes, s.Servers == nil, !s.Embedded, s.Servers, s.Story,
+			cmp.Or(s.Residue, s.TwoHolders), strings.TrimSpace(s.Plan),
 		})
 	}
 	return list
