@@ -55,7 +55,8 @@ func TestAFailedTestsLogHasThePlans(t *testing.T) {
 				assert.Empty(t, tb.log.String())
 				continue
 			}
-			assert.Contains(t, tb.log.String(), "seed 5\nat 0s, all: freeze   # struck 1 times\n\nseed 9\non SET, all: lose reply   # struck 0 times\n")
+			assert.Contains(t, tb.log.String(), "seed 5\nat 0s, all: freeze   # struck 1 time\n\nseed 9\non SET, all: lose reply   # struck 0 times\n")
+			assert.Contains(t, tb.log.String(), "nobody tried for a lock\n1: 0.000s node 1 freeze")
 		}
 	})
 }
