@@ -216,7 +216,7 @@ func TestCheckNamesWhatHasNeverStruck(t *testing.T) {
 faultinject: event 3 has never struck: on SET, all: lose reply
 faultinject: event 4 has never struck: at 0s, all: cut`)
 		assert.Equal(t, `seed 3
-at 0s, all: freeze   # struck 1 times
+at 0s, all: freeze   # struck 1 time
 at 0s, node 1: kill   # struck 0 times
 on SET, all: lose reply   # struck 0 times
 at 0s, all: cut   # struck 0 times

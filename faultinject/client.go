@@ -69,8 +69,12 @@ func (k *Client) DialContext(ctx context.Context, _, addr string) (net.Conn, err
 // Addrs are addresses on the loopback, one for each node, for clients that have no
 // dialer and for other processes. The ports open at the first call and close with
 // the cluster. On them a connection to a node that hangs, or is cut off by a
-// partition, is accepted by the system, and silent then.
+// partition, is accepted by the system, and silent then. In a testing/synctest bubble
+// there are none.
 func (k *Client) Addrs() ([]string, error) {
+	if inBubble() {
+		return nil, errBubble
+	}
 	addrs := make([]string, len(k.paths))
 	for i, p := range k.paths {
 		addr, err := p.open()

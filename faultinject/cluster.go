@@ -93,7 +93,7 @@ func Servers(args ...string) Option {
 // what was injected, with the seed, and the picture of its History.
 //
 // Called inside a testing/synctest bubble it runs on the bubble's time, for
-// clients that use Redis or DialContext; Addrs has to be left alone there.
+// clients that use Redis or DialContext; Addrs and Servers are refused there.
 func Start(tb TB, nodes int, options ...Option) *Cluster {
 	tb.Helper()
 	c, err := New(nodes, options...)
@@ -118,6 +118,9 @@ func New(nodes int, options ...Option) (*Cluster, error) {
 	s := settings{seed: 1}
 	for _, o := range options {
 		o(&s)
+	}
+	if s.process && inBubble() {
+		return nil, errBubble
 	}
 	c := &Cluster{
 		seed: s.seed, rtts: s.rtts, watch: s.watch, history: NewHistory(),
@@ -145,7 +148,12 @@ func New(nodes int, options ...Option) (*Cluster, error) {
 func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
 
 // Node is the node with a number from 1. Another number panics.
-func (c *Cluster) Node(number int) *Node { return c.nodes[number-1] }
+func (c *Cluster) Node(number int) *Node {
+	if number < 1 || number > len(c.nodes) {
+		panic(fmt.Sprintf("faultinject: no node %d: the cluster has nodes 1 to %d", number, len(c.nodes)))
+	}
+	return c.nodes[number-1]
+}
 
 // History is where the cluster records what strikes its nodes and what the embedded
 // ones store, and where clients may record what they believe. Of what is stored it

@@ -2,6 +2,7 @@ package faultinject
 
 import (
 	"context"
+	"fmt"
 	"go/build"
 	"io"
 	"os/exec"
@@ -54,7 +55,8 @@ func TestAFailedTestsLogHasThePlans(t *testing.T) {
 				assert.Empty(t, tb.log.String())
 				continue
 			}
-			assert.Contains(t, tb.log.String(), "seed 5\nat 0s, all: freeze   # struck 1 times\n\nseed 9\non SET, all: lose reply   # struck 0 times\n")
+			assert.Contains(t, tb.log.String(), "seed 5\nat 0s, all: freeze   # struck 1 time\n\nseed 9\non SET, all: lose reply   # struck 0 times\n")
+			assert.Contains(t, tb.log.String(), "nobody tried for a lock\n1: 0.000s node 1 freeze")
 		}
 	})
 }
@@ -173,6 +175,25 @@ func TestSetupAddsToEachServer(t *testing.T) {
 		require.NoError(t, c.Node(2).Do(Restart))
 		connect(t, c, "client", 2).do("HI", "+there")
 		assert.Equal(t, 3, starts)
+	})
+}
+
+func TestABubbleHasNoSocketsAndNoProcesses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, err := Start(t, 1).Addrs()
+		assert.ErrorIs(t, err, errBubble)
+		_, err = New(1, Servers())
+		assert.ErrorIs(t, err, errBubble)
+	})
+}
+
+func TestANodeThatIsNotThereIsNamed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := Start(t, 2)
+		for _, n := range []int{-1, 0, 3} {
+			want := fmt.Sprintf("faultinject: no node %d: the cluster has nodes 1 to 2", n)
+			assert.PanicsWithValue(t, want, func() { c.Node(n) })
+		}
 	})
 }
 

@@ -8,7 +8,7 @@
 //		struck := cluster.Inject("on SET #1, node 3: cut during")
 //		require.NoError(t, service.Reserve("seat 7"))
 //		require.NoError(t, struck.Check()) // it did happen
-//		require.NoError(t, cluster.NoKeys())
+//		require.NoError(t, cluster.KeysExpire(time.Minute)) // no seat is blocked for ever
 //	}
 //
 // Nodes are Redis servers embedded in the process, or with [Servers] processes of
@@ -20,8 +20,8 @@
 //
 // The same test runs in real time, and inside a [testing/synctest] bubble in
 // virtual time, where an hour of renewals takes milliseconds, every delay is exact,
-// and goroutines that stay behind end the test. In a bubble leave Addrs and
-// Servers alone: sockets and processes know no virtual time.
+// and goroutines that stay behind end the test. Addrs and
+// Servers are refused in a bubble: sockets and processes know no virtual time.
 //
 // # Saying what goes wrong
 //
@@ -32,9 +32,10 @@
 //	on SET key "orders/42" #2, node 2: kill during for 1s
 //	at 0s for 5s on EVALSHA 10%, all: delay 20ms+5ms and lose reply
 //
-// When: at a time after the start, for a time, on commands: of a kind or any, with
-// a key, the n-th (#3, #3-5, #3-), or a random part. Each node counts for itself,
-// as commands arrive. Where: all, node 2, nodes 1,3-5; from some clients. What:
+// When: at a time after the start ("at 0s" is at once), for a time, on commands: of
+// a kind or any, with a key, the n-th (#3, #3-5, #3-), or a random part. Each node
+// counts for itself, as commands arrive. Where, which is never left out: all, node 2,
+// nodes 1,3-5; from some clients. What:
 //
 //	delay 20ms+5ms       messages take longer, by 20 ms and up to 5 ms more
 //	hang                 everything vanishes, dials wait

@@ -41,7 +41,7 @@ func TestNilHistoryRecordsNothingAndPasses(t *testing.T) {
 
 	assert.True(t, h.Start().IsZero())
 	assert.Equal(t, Summary{}, h.Summary())
-	assert.Contains(t, h.String(), "nobody tried anything")
+	assert.Contains(t, h.String(), "nobody tried for a lock")
 	assert.NoError(t, h.WriteSVG(t.Output(), "nothing"))
 	for _, err := range checkAll(h) {
 		assert.NoError(t, err)

@@ -132,7 +132,11 @@ func (i *Injection) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d\n", i.seed)
 	for _, a := range i.armed {
-		fmt.Fprintf(&b, "%v   # struck %d times\n", a.event, a.fired.Load())
+		n, times := a.fired.Load(), "times"
+		if n == 1 {
+			times = "time"
+		}
+		fmt.Fprintf(&b, "%v   # struck %d %s\n", a.event, n, times)
 	}
 	return b.String()
 }

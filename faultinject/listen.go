@@ -1,9 +1,11 @@
 package faultinject
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +21,18 @@ type socket struct {
 	shut     bool
 	listener net.Listener
 	conns    map[*net.TCPConn]struct{}
+}
+
+// errBubble says why ports and processes are refused: what waits for them in a bubble
+// waits for ever, or with the bubble's clock standing still.
+var errBubble = errors.New("faultinject: a testing/synctest bubble has no sockets and no processes: " +
+	"use Client.Redis or Client.DialContext, or real time")
+
+// inBubble says whether the caller runs in a testing/synctest bubble, which only the
+// first line of its stack tells.
+func inBubble() bool {
+	first, _, _ := bytes.Cut(debug.Stack(), []byte("\n"))
+	return bytes.Contains(first, []byte("synctest bubble"))
 }
 
 // portTries bounds the search for a port: other programs look for them too.

@@ -165,7 +165,7 @@ func (s *scanner) event() (e Event, err error) {
 		return e, err
 	}
 	if !s.accept(",") {
-		return e, fmt.Errorf("expected a comma and a place at %q", s.rest)
+		return e, fmt.Errorf(`expected a place, as ", all" or ", node 1", at %q`, s.rest)
 	}
 	if e.Where, err = s.where(); err != nil {
 		return e, err
@@ -213,13 +213,13 @@ func (s *scanner) when() (w When, err error) {
 		}
 	}
 	if !some {
-		return w, fmt.Errorf("expected a time or a command, as at 1s or on SET, at %q", s.rest)
+		return w, fmt.Errorf(`expected a time or a command, as "at 1s" or "on SET", at %q`, s.rest)
 	}
 	return w, nil
 }
 
 func (s *scanner) trigger() (t Trigger, err error) {
-	kind := s.word(",#")
+	kind := s.word(",#:")
 	if kind == "" {
 		return t, fmt.Errorf("expected a command at %q", s.rest)
 	}
@@ -232,7 +232,7 @@ func (s *scanner) trigger() (t Trigger, err error) {
 		t = t.Key(key)
 	}
 	if s.accept("#") {
-		w := s.word(",")
+		w := s.word(",:")
 		low, high, isRange := strings.Cut(w, "-")
 		a, err1 := strconv.Atoi(low)
 		b, err2 := a, error(nil)
@@ -247,8 +247,8 @@ func (s *scanner) trigger() (t Trigger, err error) {
 		t = t.Between(a, b)
 	}
 	s.skip()
-	if len(s.rest) > 0 && s.rest[0] != ',' {
-		w := s.word(",")
+	if s.part() {
+		w := s.word(",:")
 		number, ok := strings.CutSuffix(w, "%")
 		p, err := strconv.ParseFloat(number, 64)
 		if !ok || err != nil || !(p > 0 && p <= 100) {
@@ -257,6 +257,17 @@ func (s *scanner) trigger() (t Trigger, err error) {
 		t = t.Percent(p)
 	}
 	return t, nil
+}
+
+// part says whether the part of a trigger is next, well-formed or not, rather than
+// its end or a place whose comma was forgotten.
+func (s *scanner) part() bool {
+	for _, place := range []string{"all", "node", "nodes", "client", "clients"} {
+		if ahead := *s; ahead.accept(place) {
+			return false
+		}
+	}
+	return s.rest != "" && s.rest[0] != ',' && s.rest[0] != ':'
 }
 
 func (s *scanner) where() (w Where, err error) {

@@ -102,11 +102,11 @@ at 1s, all: hang and partition and refuse
 
 // badLines are lines with what is said about them.
 var badLines = map[string]string{
-	"hang":                             `expected a time or a command, as at 1s or on SET, at "hang"`,
+	"hang":                             `expected a time or a command, as "at 1s" or "on SET", at "hang"`,
 	"at soon, all: hang":               `"soon" is no duration, as 1.5s or 20ms`,
 	"at -1s, all: hang":                `at -1s is before the start`,
 	"at 1s for 0s, all: hang":          `for 0s is not positive`,
-	"at 1s":                            `expected a comma and a place at ""`,
+	"at 1s":                            `expected a place, as ", all" or ", node 1", at ""`,
 	"at 1s, everywhere: hang":          `expected all, node 1, nodes 1,3-5 or client a at "everywhere: hang"`,
 	"at 1s, node 0: hang":              `"0" is no node: numbers from 1 to 64, as in 1,3-5`,
 	"at 1s, node 65: hang":             `"65" is no node: numbers from 1 to 64, as in 1,3-5`,
@@ -155,10 +155,15 @@ var badLines = map[string]string{
 	"on SET, all: lose reply requests": "`lose reply` has no direction, as in `lose reply requests`",
 	"on SET #0, all: hang":             `#0 counts nothing: #3, #3-5 or #3-`,
 	"on SET #5-3, all: hang":           `#5-3 counts nothing: #3, #3-5 or #3-`,
-	"on SET #x, all: hang":             `expected a comma and a place at ""`, // # x begins a comment
+	"on SET #x, all: hang":             `expected a place, as ", all" or ", node 1", at ""`, // # x begins a comment
 	"on SET 0%, all: hang":             `"0%" is no part: above 0%, up to 100%`,
 	"on SET 101%, all: hang":           `"101%" is no part: above 0%, up to 100%`,
 	"on SET often, all: hang":          `"often" is no part: above 0%, up to 100%`,
+	"on SET: hang":                     `expected a place, as ", all" or ", node 1", at ": hang"`,
+	"on SET #1: hang":                  `expected a place, as ", all" or ", node 1", at ": hang"`,
+	"on SET 5%: hang":                  `expected a place, as ", all" or ", node 1", at ": hang"`,
+	"on SET #1 node 1: hang":           `expected a place, as ", all" or ", node 1", at "node 1: hang"`,
+	"on SET all: hang":                 `expected a place, as ", all" or ", node 1", at "all: hang"`,
 	"on SET key a, all: hang":          `expected a text in double quotes at "a, all: hang"`,
 	"on SET!, all: hang":               `SET! is no command: letters, digits, '.', '_' and '-'`,
 	"on , all: hang":                   `expected a command at ", all: hang"`,
@@ -166,7 +171,7 @@ var badLines = map[string]string{
 	`on SET, all: error "a\nb"`:        `an error reply is one line of text, not "a\nb"`,
 	"seed x":                           `"x" is no seed: a number from 0 to 2^64-1`,
 	"seed -1":                          `"-1" is no seed: a number from 0 to 2^64-1`,
-	"seed":                             `expected a time or a command, as at 1s or on SET, at "seed"`,
+	"seed":                             `expected a time or a command, as "at 1s" or "on SET", at "seed"`,
 }
 
 func TestABadLineIsNamedWithItsReason(t *testing.T) {

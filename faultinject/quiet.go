@@ -58,7 +58,7 @@ func (c *Cluster) NoConnections() error {
 	}
 	var errs []error
 	for what, k := range count {
-		errs = append(errs, fmt.Errorf("faultinject: %s: %d connections are open", what, k))
+		errs = append(errs, fmt.Errorf("faultinject: open connections of %s: %d", what, k))
 	}
 	return errors.Join(errs...)
 }

@@ -32,7 +32,7 @@ func TestNoConnectionsTellsWhoIsStillConnected(t *testing.T) {
 		k := c.Client("left").Redis()
 		require.NoError(t, c.NoConnections())
 		require.NoError(t, k[1].Ping(t.Context()).Err())
-		assert.ErrorContains(t, c.NoConnections(), "client left to node 2: 1 connections are open")
+		assert.ErrorContains(t, c.NoConnections(), "open connections of client left to node 2: 1")
 		require.NoError(t, k[1].Close())
 		synctest.Wait()
 		assert.NoError(t, c.NoConnections())

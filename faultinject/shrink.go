@@ -125,8 +125,11 @@ type Failure struct {
 
 // Error has all that is needed to see what happened, and to see it again.
 func (f *Failure) Error() string {
-	return fmt.Sprintf("seed %d: %v\n\nthe smallest plan that fails, of %d events drawn:\n%v\n%s",
-		f.Plan.Seed, f.Err, len(f.Plan.Events), f.Smallest, f.Picture)
+	what := fmt.Sprintf("the smallest plan that fails, of %d events drawn:", len(f.Plan.Events))
+	if len(f.Smallest.Events) == 0 {
+		what = "it fails without any fault, too:"
+	}
+	return fmt.Sprintf("seed %d: %v\n\n%s\n%v\n%s", f.Plan.Seed, f.Err, what, f.Smallest, f.Picture)
 }
 
 // Unwrap is what was wrong.

@@ -88,7 +88,7 @@ func (p *svgPicture) draw() {
 		p.panel(panel)
 	}
 	if len(p.panels) == 0 {
-		p.text(svgLeft, p.y+20, "m", "nobody tried anything")
+		p.text(svgLeft, p.y+20, "m", "nobody tried for a lock")
 		p.y += 40
 	} else {
 		p.axis(p.y + 6)

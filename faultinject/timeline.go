@@ -27,7 +27,9 @@ const (
 func (h *History) String() string {
 	t := timeline{d: h.digest()}
 	if len(t.d.tenures) == 0 {
-		return "history: nobody tried anything\n"
+		t.b.WriteString("history: nobody tried for a lock\n")
+		t.listFaults()
+		return t.b.String()
 	}
 	t.letters = t.d.letters()
 	panels, hidden := t.d.panels(timelineBlocks, timelineRows)
@@ -247,6 +249,11 @@ func (t *timeline) legend() {
 		"| time is over   x fails\n" +
 		"on nodes: the letter of the client whose token is stored, ? a token that never won   " +
 		"faults: ~ span  ^ moment\n")
+	t.listFaults()
+}
+
+// listFaults has a line for each fault, up to some.
+func (t *timeline) listFaults() {
 	for i, s := range t.d.strikes {
 		if i == timelineList {
 			t.b.WriteString(historyMore(len(t.d.strikes)-i, "fault") + "\n")

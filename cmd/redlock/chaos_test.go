@@ -155,7 +155,8 @@ func TestTheCatalogueIsListed(t *testing.T) {
 }
 
 func TestTheListSaysWhereAScenarioCanBePlayed(t *testing.T) {
-	code, out, _ := invokeOn(t.Context(), plays(onServers, onEmbedded, lateHolder), "list")
+	listsDiffer := scenarios.Scenario{Name: "lists-differ", Story: "They do.", Nodes: 2, TwoHolders: "They must not."}
+	code, out, _ := invokeOn(t.Context(), plays(onServers, onEmbedded, lateHolder, listsDiffer), "list")
 	require.Equal(t, exitOK, code)
 	assert.Equal(t, `on-servers  1 node, redis-server only
    It needs a disk.
@@ -166,6 +167,10 @@ on-embedded  1 node, embedded only
 late-holder  1 node, embedded or redis-server
    One is late.
    Admitted: It acts after its time.
+
+lists-differ  2 nodes, embedded or redis-server
+   They do.
+   Admitted: They must not.
 `, out)
 }
 
@@ -390,7 +395,9 @@ func TestChaosExplainsCallsThatMakeNoSense(t *testing.T) {
 		{[]string{"run", "--all", "--runs", "0"}, "--runs 0 is not positive"},
 		{[]string{"run", "--all", "--ttl", "1ms"}, "--ttl 1ms is not from 100ms to 1h0m0s"},
 		{[]string{"run", "--all", "--workers", "0"}, "--workers 0 is not from 1 to 256"},
-		{[]string{"run", "--all", "--seed", "-1"}, "invalid value"},
+		{[]string{"run", "--all", "--seed", "-1"}, `invalid value "-1" for --seed: invalid syntax;`},
+		{[]string{"run", "--all", "--ttl", "1"}, `invalid value "1" for --ttl: time: missing unit`},
+		{[]string{"run", "--all", "--sgv", "f"}, "not defined: --sgv;"},
 		{[]string{"run", "--all", "--svg", t.TempDir()}, "--svg: open "},
 		{[]string{"soak", "--for", "0s"}, "--for 0s is not positive"},
 		{[]string{"soak", "killed-after-set"}, "soak takes no arguments"},

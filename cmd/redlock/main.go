@@ -90,8 +90,15 @@ func (e usageError) Error() string { return e.text }
 
 // onUsageError keeps the parser's message short, without the help around it.
 func onUsageError(_ context.Context, cmd *cli.Command, err error, _ bool) error {
-	return misuse(cmd, hideURLs(err.Error()))
+	text := flagName.ReplaceAllString(hideURLs(err.Error()), "$1--$2")
+	return misuse(cmd, parserName.ReplaceAllString(text, ""))
 }
+
+// What the parser says of flags is not how they are typed, and names its own insides.
+var (
+	flagName   = regexp.MustCompile(`(for |not defined: )(?:flag )?-(\w+)`)
+	parserName = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+)
 
 func misuse(cmd *cli.Command, what string) error {
 	return usageError{fmt.Sprintf("%s; see '%s --help'", what, cmd.FullName())}
