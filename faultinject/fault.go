@@ -280,7 +280,7 @@ func (f Fault) check() error {
 	case f.verb == clockRate && !(f.rate >= 0.001 && f.rate <= 1000):
 		return fmt.Errorf("a clock rate of %v is not between 0.001 and 1000", f.rate)
 	case f.span != 0 && f.verb != kill && f.verb != freeze:
-		return fmt.Errorf("%#q on a command has no duration, as in %#q", names[f.verb], f)
+		return fmt.Errorf("%#q has no duration behind it, as in %#q", names[f.verb], f)
 	case f.verb != clockStep && (f.time < 0 || f.jitter < 0 || f.span < 0):
 		return fmt.Errorf("%#q is negative", f)
 	case f.verb == delay && f.time+f.jitter <= 0, f.verb == delayMessages && f.time <= 0:

@@ -149,7 +149,7 @@ var badLines = map[string]string{
 	"on SET, all: hang replies":        "`hang replies` cannot be bound to a command: lose request or lose reply",
 	"on SET, all: kill":                "`kill` on a command is before, during or after it",
 	"on SET, all: kill for 1s":         "`kill for 1s` on a command is before, during or after it",
-	"on SET, all: hang for 1s":         "`hang` on a command has no duration, as in `hang for 1s`",
+	"on SET, all: hang for 1s":         "`hang` has no duration behind it, as in `hang for 1s`",
 	"on SET, all: kill during for 0s":  `for 0s is not positive`,
 	"on SET, all: freeze during":       "`freeze` is not before, during or after a command, as in `freeze during`",
 	"on SET, all: lose reply requests": "`lose reply` has no direction, as in `lose reply requests`",
