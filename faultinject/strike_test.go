@@ -244,8 +244,7 @@ func TestALateReplyHoldsUpItsConnectionOnly(t *testing.T) {
 
 // A command that a delay holds up is still on its way. When its connection is reset
 // it has nowhere to arrive, as with TCP: a client that sends it again elsewhere must
-// not have it executed twice. One that closes the connection, or stops listening,
-// takes nothing back.
+// not have it executed twice. One that closes the connection takes nothing back.
 func TestACommandOnItsWayIsLostWithAResetAndNotWithAClose(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
