@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -121,53 +119,6 @@ var (
 		Play: func(*scenarios.World) error { return nil },
 	}
 )
-
-func TestTheCatalogueIsListed(t *testing.T) {
-	code, out, errs := invoke(t.Context(), "chaos", "list", "--json")
-	require.Equal(t, exitOK, code, errs)
-	var list struct {
-		Scenarios []struct {
-			Name, Story       string
-			Nodes             int
-			Embedded, Servers bool
-		}
-	}
-	require.NoError(t, json.Unmarshal([]byte(out), &list))
-	require.Len(t, list.Scenarios, len(scenarios.Catalogue()))
-
-	for _, columns := range []int{60, 100} {
-		t.Setenv("COLUMNS", fmt.Sprint(columns))
-		code, out, errs = invoke(t.Context(), "chaos", "list")
-		require.Equal(t, exitOK, code, errs)
-		words := strings.Join(strings.Fields(out), " ")
-		for _, s := range list.Scenarios {
-			assert.Positive(t, s.Nodes)
-			assert.True(t, s.Embedded || s.Servers)
-			assert.Contains(t, out, s.Name+"  ")
-			assert.Contains(t, words, strings.Join(strings.Fields(s.Story), " "))
-		}
-		for line := range strings.Lines(out) {
-			if strings.HasPrefix(line, " ") { // names are not broken
-				assert.LessOrEqual(t, utf8.RuneCountInString(line), columns+1, line)
-			}
-		}
-	}
-}
-
-func TestTheListSaysWhereAScenarioCanBePlayed(t *testing.T) {
-	code, out, _ := invokeOn(t.Context(), plays(onServers, onEmbedded, lateHolder), "list")
-	require.Equal(t, exitOK, code)
-	assert.Equal(t, `on-servers  1 node, redis-server only
-   It needs a disk.
-
-on-embedded  1 node, embedded only
-   It bends a clock.
-
-late-holder  1 node, embedded or redis-server
-   One is late.
-   Admitted: It acts after its time.
-`, out)
-}
 
 func TestAScenarioIsPlayedOnEmbeddedNodesAndOnServers(t *testing.T) {
 	for _, on := range []string{"--redis=false", "--redis"} {
@@ -423,68 +374,5 @@ func TestHelpOfChaosTeaches(t *testing.T) {
 			assert.Contains(t, out, want, tc.args)
 		}
 		assertNarrow(t, out)
-	}
-}
-
-func TestProgressIsOneLineOnATerminalAndIsGoneInTheEnd(t *testing.T) {
-	var b bytes.Buffer
-	p := &progress{w: &b, terminal: true}
-	p.show("a long line")
-	p.show("short")
-	p.show("short")
-	p.clear()
-	p.clear()
-	assert.Equal(t, "\ra long line\rshort      \r     \r", b.String())
-
-	b.Reset()
-	p.show(strings.Repeat("é", 2*width))
-	assert.Equal(t, width, utf8.RuneCountInString(b.String()), "with the carriage return")
-}
-
-func TestProgressIsLinesElsewhere(t *testing.T) {
-	var b bytes.Buffer
-	p := &progress{w: &b, every: time.Millisecond}
-	shown := make(chan struct{}, 1)
-	stop := p.watch(func() string {
-		select {
-		case shown <- struct{}{}:
-		default:
-		}
-		return "as far as this"
-	})
-	<-shown
-	stop()
-	assert.Regexp(t, `^(as far as this\n)+$`, b.String())
-}
-
-// The null device stands in for a terminal: both are character devices.
-func TestProgressKnowsATerminal(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("depends on the console")
-	}
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	defer null.Close()
-	t.Setenv("NO_COLOR", "1")
-	t.Setenv("TERM", "xterm")
-	assert.True(t, newProgress(null).terminal, "no escape codes are used")
-	assert.False(t, newProgress(new(bytes.Buffer)).terminal)
-	t.Setenv("COLUMNS", "")
-	assert.Equal(t, width, columns(null))
-	t.Setenv("TERM", "dumb")
-	assert.False(t, newProgress(null).terminal)
-	assert.Equal(t, 100, columns(null))
-}
-
-func TestDistanceCountsLetters(t *testing.T) {
-	for _, tc := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"lock", "lock", 0}, {"lock", "look", 1},
-		{"lcok", "lock", 2}, {"kitten", "sitting", 3},
-	} {
-		assert.Equal(t, tc.want, distance(tc.a, tc.b), tc)
-		assert.Equal(t, tc.want, distance(tc.b, tc.a), tc)
 	}
 }
