@@ -39,7 +39,9 @@ func (k *Client) SetLine(node int, there, back time.Duration) {
 
 // Redis makes new go-redis clients, one for each node, that dial through the
 // client's paths. They have go-redis's default settings unless a function adjusts
-// them, and are closed with the cluster.
+// them, and are closed with the cluster. One whose dials have failed has goroutines
+// that sleep for up to a second after that; at the end of a bubble let them, with
+// t.Cleanup(func() { time.Sleep(time.Minute) }) in front of Start, for one.
 func (k *Client) Redis(adjust ...func(*redis.Options)) []redis.UniversalClient {
 	clients := make([]redis.UniversalClient, len(k.paths))
 	for i, p := range k.paths {

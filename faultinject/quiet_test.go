@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -46,4 +47,18 @@ func TestGoroutinesTellsThoseThatWereLeftBehind(t *testing.T) {
 	assert.Error(t, before())
 	close(stop)
 	assert.NoError(t, before())
+}
+
+// go-redis looks a second after its last dial whether the client is closed. That is
+// no leak.
+func TestGoroutinesOfClientsThatCouldNotDialAreGivenTime(t *testing.T) {
+	check := Goroutines()
+	c, err := New(1)
+	require.NoError(t, err)
+	k := c.Clients(func(o *redis.Options) { plain(o); o.PoolSize, o.MaxRetries = 1, -1 })[0]
+	require.NoError(t, c.Node(1).Do(Kill))
+	assert.Error(t, k.Ping(t.Context()).Err())
+	time.Sleep(20 * ms) // by now it sleeps
+	require.NoError(t, c.Close())
+	assert.NoError(t, check())
 }

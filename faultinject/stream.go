@@ -240,6 +240,13 @@ func (s *stream) end() {
 // cutOff drops what is queued.
 func (s *stream) cutOff() { s.change(func() { s.reset, s.queue, s.bytes = true, nil, 0 }) }
 
+// isReset says whether cutOff was called.
+func (s *stream) isReset() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reset
+}
+
 // die lets what is queued and what comes vanish, since nobody is there to read it.
 // The writer is not told: it learns that from the other direction.
 func (s *stream) die() { s.change(func() { s.dead, s.queue, s.bytes = true, nil, 0 }) }

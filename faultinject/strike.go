@@ -152,6 +152,9 @@ func (l *link) leave(r request) {
 }
 
 // stepAside lets other connections go on for d, and then waits for the node again.
+// It is false if the connection was reset meanwhile: what is still on its way then
+// finds no connection at the other end. One that its client has closed in peace, or
+// given up, delivers all.
 func (l *link) stepAside(r request, d time.Duration) (ok bool) {
 	l.leave(r)
 	timer := time.NewTimer(d)
@@ -159,6 +162,9 @@ func (l *link) stepAside(r request, d time.Duration) (ok bool) {
 	select {
 	case <-timer.C:
 	case <-l.life.gone:
+		return false
+	}
+	if l.req.isReset() {
 		return false
 	}
 	return !r.turn || l.life.enter()

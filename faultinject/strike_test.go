@@ -241,3 +241,32 @@ func TestALateReplyHoldsUpItsConnectionOnly(t *testing.T) {
 		slow.expect("+PONG")
 	})
 }
+
+// A command that a delay holds up is still on its way. When its connection is reset
+// it has nowhere to arrive, as with TCP: a client that sends it again elsewhere must
+// not have it executed twice. One that closes the connection takes nothing back.
+func TestACommandOnItsWayIsLostWithAResetAndNotWithAClose(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		end      func(*Cluster, *wire)
+		executed bool
+	}{
+		{"reset", func(c *Cluster, _ *wire) { c.Inject("at 0s, all: cut") }, false},
+		{"closed", func(_ *Cluster, w *wire) { w.Close() }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := Start(t, 1)
+				late := c.Inject("on SET #1, node 1: delay 1s")
+				w := connect(t, c, "client", 1)
+				w.send("SET k v")
+				time.Sleep(500 * ms)
+				tc.end(c, w)
+				time.Sleep(time.Second)
+				assert.NoError(t, late.Check())
+				assert.Equal(t, tc.executed, c.Node(1).Get("k") == "v")
+				connect(t, c, "client", 1).do("SET k w", "+OK") // and the node goes on
+			})
+		})
+	}
+}

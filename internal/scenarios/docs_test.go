@@ -20,8 +20,8 @@ func TestDocsListTheCatalogue(t *testing.T) {
 	b.WriteString(`# Scenarios
 
 The failures that ` + "`redlock chaos`" + ` plays, and that the tests demand of redlock to stand. Those of *redis-server* run on processes
-that are killed, stopped and restarted; all others also on embedded nodes, in virtual time when they are tests.
-What a scenario *admits* is what no lock with a time limit prevents, or what its nodes were told to forget.
+that are killed, stopped and restarted; all others on embedded nodes, in virtual time when they are tests, and most of them on
+processes too. What a scenario *admits* is what no lock with a time limit prevents, or the condition that it breaks on purpose.
 
 | scenario | nodes | what happens |
 |---|---|---|

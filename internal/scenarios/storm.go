@@ -166,8 +166,9 @@ func (t *Tally) Add(u Tally) {
 	t.Faults += u.Faults
 }
 
-// Run runs the storm under a plan, and checks all that must hold. picture is that
-// of its history.
+// Run runs the storm under a plan, and checks all that must hold. The error says
+// what did not, or that the plan could not be played; without a cluster there is no
+// history.
 func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faultinject.History, err error) {
 	c, err := faultinject.New(s.Nodes)
 	if err != nil {
@@ -324,6 +325,13 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// stall is how long a free name may be asked for in vain while a majority is well.
+// Who leaves a lock behind believes in it to its end, so no ttl is part of that: it
+// is the pauses between two releases of what a node owes. It has to be well below
+// the length of a storm, or else nothing is checked; with a ttl of Real it is not,
+// since a busy machine holds up anything for as long.
+func (s Storm) stall() time.Duration { return s.Unit/2 + time.Second }
+
 // aftermath waits until all must be clean, and checks everything.
 func (r *run) aftermath(ctx context.Context) error {
 	pause(ctx, r.Unit/2+time.Second)   // less than the leases that were let go had left
@@ -333,7 +341,7 @@ func (r *run) aftermath(ctx context.Context) error {
 		faultinject.Tokens(r.history),
 		faultinject.LateActs(r.history),
 		faultinject.Orphans(r.history, r.Unit/5+time.Second),
-		faultinject.Progress(r.history, r.Unit+r.Unit/2+time.Second),
+		faultinject.Progress(r.history, r.stall()),
 		r.cluster.KeysExpire(r.Unit+2*time.Second),
 	)
 }

@@ -62,9 +62,20 @@ func TestNoStormBreaksALock(t *testing.T) {
 	for seed := now; seed < now+uint64(*fresh); seed++ {
 		total.Add(endure(t, seed))
 	}
-	assert.Greater(t, total.Acquisitions, 20*total.Storms)
-	assert.Greater(t, total.Faults, total.Storms)
+	if total.Storms >= 2*len(flavours) { // a single one may be calm, or for few
+		assert.Greater(t, total.Acquisitions, 20*total.Storms)
+		assert.Greater(t, total.Faults, total.Storms)
+	}
 	t.Logf("%+v", total)
+}
+
+// Progress looks for stretches of time that are longer than its bound: in a storm
+// that is shorter there are none, whatever happens.
+func TestStormsAreLongEnoughForALockThatCannotBeHad(t *testing.T) {
+	for seed := range uint64(8 * len(flavours)) {
+		s := DrawStorm(seed, Virtual)
+		assert.Less(t, s.stall(), s.Climate.Length/2, "%v", s)
+	}
 }
 
 func freshSeed() uint64 { return uint64(time.Now().UnixNano()) % 1_000_000_000_000 }
