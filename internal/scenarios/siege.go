@@ -180,7 +180,7 @@ func work(actors []*Actor, d time.Duration) {
 // findsFree demands that a client gets the lock soon, and that nothing is left on
 // any node when it has released it.
 func (a *Actor) findsFree() error {
-	h, err := a.Lock(orders, a.TTL, max(a.settled(), a.patience()))
+	h, err := a.Lock(orders, a.TTL, max(settled(a.TTL), a.patience()))
 	if err != nil {
 		return fmt.Errorf("client %s: the lock is free, but: %w", a.Name, err)
 	}
@@ -192,7 +192,7 @@ func (a *Actor) findsFree() error {
 
 // clean demands that all nodes are up and empty soon.
 func (w *World) clean() error {
-	for end := time.Now().Add(w.settled()); ; w.Sleep(w.TTL / 50) {
+	for end := time.Now().Add(settled(w.TTL)); ; w.Sleep(w.TTL / 50) {
 		err := w.Cluster.NoKeys()
 		for _, n := range w.Cluster.Nodes() {
 			if !n.Up() {

@@ -330,17 +330,25 @@ func pause(ctx context.Context, d time.Duration) {
 // is the pauses between two releases of what a node owes. It has to be well below
 // the length of a storm, or else nothing is checked; with a ttl of Real it is not,
 // since a busy machine holds up anything for as long.
-func (s Storm) stall() time.Duration { return s.Unit/2 + time.Second }
+func (s Storm) stall() time.Duration { return settled(s.Unit) }
+
+// orphaned is how long a node may keep what its owner has let go.
+func (s Storm) orphaned() time.Duration {
+	if exact(s.Unit) {
+		return s.Unit/5 + time.Second
+	}
+	return settled(s.Unit) - s.Unit/10
+}
 
 // aftermath waits until all must be clean, and checks everything.
 func (r *run) aftermath(ctx context.Context) error {
-	pause(ctx, r.Unit/2+time.Second)   // less than the leases that were let go had left
+	settle(ctx, r.cluster, r.Unit)
 	r.history.Health(r.Nodes, r.Nodes) // so long it was watched
 	return errors.Join(
 		faultinject.Exclusive(r.history),
 		faultinject.Tokens(r.history),
 		faultinject.LateActs(r.history),
-		faultinject.Orphans(r.history, r.Unit/5+time.Second),
+		faultinject.Orphans(r.history, r.orphaned()),
 		faultinject.Progress(r.history, r.stall()),
 		r.cluster.KeysExpire(r.Unit+2*time.Second),
 	)

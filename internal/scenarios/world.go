@@ -237,34 +237,51 @@ func (h *Held) UnlockCtx(ctx context.Context) error {
 	return err
 }
 
-// settled is how long the aftermath of any scenario may take.
-func (w *World) settled() time.Duration { return w.TTL/2 + time.Second }
+// exact says whether with this ttl a moment's delay is the story's and never the
+// machine's, which can hold up anything for a node timeout of real time.
+func exact(ttl time.Duration) bool { return ttl > Real }
 
-// exact says whether a moment's delay is the story's and never the machine's, which
-// can hold up anything for a node timeout of real time.
-func (w *World) exact() bool { return w.TTL > Real }
+func (w *World) exact() bool { return exact(w.TTL) }
+
+// settled is how long the aftermath of any scenario may take: less than the leases
+// that were let go had left, in virtual time. A machine that is busy with other
+// things can make every answer late, and every release be repeated; so real time
+// has longer.
+func settled(ttl time.Duration) time.Duration {
+	if exact(ttl) {
+		return ttl/2 + time.Second
+	}
+	return 3 * ttl
+}
 
 // settle waits for the aftermath. Real time is dear, so there it ends as soon as the
 // nodes have been empty for a while.
-func (w *World) settle() {
-	if w.exact() {
-		w.Sleep(w.settled())
+func settle(ctx context.Context, c *faultinject.Cluster, ttl time.Duration) {
+	if exact(ttl) {
+		pause(ctx, settled(ttl))
 		return
 	}
 	begin := time.Now()
-	for empty := begin; time.Since(empty) < w.TTL/5 && time.Since(begin) < w.settled(); w.Sleep(w.TTL / 50) {
-		if w.Cluster.NoKeys() != nil {
+	for empty := begin; time.Since(empty) < ttl/5 && time.Since(begin) < settled(ttl); pause(ctx, ttl/50) {
+		if c.NoKeys() != nil {
 			empty = time.Now()
+		}
+		if ctx.Err() != nil {
+			return
 		}
 	}
 }
 
 // check checks what must hold after every story, when all faults are over.
 func (w *World) check() error {
-	w.settle()
+	settle(w.ctx, w.Cluster, w.TTL)
 	n := len(w.Cluster.Nodes())
 	h := w.Cluster.History()
 	h.Health(n, n) // so long it was watched
+	stalled := 2*w.TTL + time.Second
+	if !w.exact() {
+		stalled += settled(w.TTL)
+	}
 	exclusive := faultinject.Exclusive(h)
 	if w.shared {
 		w.residue, exclusive = exclusive, nil
@@ -272,8 +289,8 @@ func (w *World) check() error {
 	return errors.Join(
 		exclusive,
 		faultinject.Tokens(h),
-		faultinject.Orphans(h, w.settled()-w.TTL/10),
-		faultinject.Progress(h, 2*w.TTL+time.Second),
+		faultinject.Orphans(h, settled(w.TTL)-w.TTL/10),
+		faultinject.Progress(h, stalled),
 		w.Cluster.NoKeys(), // of what servers store, the history knows nothing
 	)
 }
