@@ -266,7 +266,7 @@ func TestAnInterruptEndsScenariosAndKeepsWhatIsKnown(t *testing.T) {
 func TestNoStormBreaksALock(t *testing.T) {
 	noneLeft(t)
 	begin := time.Now()
-	code, out, errs := invoke(t.Context(), "chaos", "soak", "--for", "2s", "--json", "--seed", "40")
+	code, out, errs := invoke(t.Context(), "chaos", "soak", "--for", "2s", "--json", "--seed", "40", "--workers", "1")
 	require.Equal(t, exitOK, code, out+errs)
 	assert.Less(t, time.Since(begin), 20*time.Second)
 	d := parseChaos(t, out)

@@ -79,7 +79,7 @@ func TestKeysThatStayOnServersAreFound(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		h, err := a.Lock(orders, 5*w.TTL, w.patience())
+		h, err := a.Lock(orders, 2*settled(w.TTL), w.patience())
 		if err != nil {
 			return err
 		}

@@ -244,7 +244,11 @@ func (r *run) client(name string, number uint64) error {
 	if err != nil {
 		return err
 	}
-	long, err := l.With(redlock.WithTTL(6 * r.Unit)) // what is left behind of it is seen for long
+	ttl := 6 * r.Unit // what is left behind of it is seen for long
+	if !exact(r.Unit) {
+		ttl = 2 * settled(r.Unit)
+	}
+	long, err := l.With(redlock.WithTTL(ttl))
 	if err != nil {
 		return err
 	}
@@ -289,7 +293,7 @@ func (r *run) hunter(ctx context.Context) error {
 			a.Release()
 			a.Released(lease.Unlock(r.over))
 		}
-		pause(r.over, r.Unit/2000)
+		pause(r.over, max(r.Unit/2000, 5*time.Millisecond)) // in real time others need the machine too
 		if len(prey) == 0 {
 			pause(r.over, r.Unit/100)
 		}

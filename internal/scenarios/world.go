@@ -245,13 +245,13 @@ func (w *World) exact() bool { return exact(w.TTL) }
 
 // settled is how long the aftermath of any scenario may take: less than the leases
 // that were let go had left, in virtual time. A machine that is busy with other
-// things can make every answer late, and every release be repeated; so real time
-// has longer.
+// things can make every answer late, and every release be repeated for seconds; so
+// real time has longer.
 func settled(ttl time.Duration) time.Duration {
 	if exact(ttl) {
 		return ttl/2 + time.Second
 	}
-	return 3 * ttl
+	return 10 * ttl
 }
 
 // settle waits for the aftermath. Real time is dear, so there it ends as soon as the
