@@ -1,6 +1,8 @@
 package redlock
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,5 +94,38 @@ func TestNodeThatBreaksConnectionsOverReleasesIsNotAskedInALoop(t *testing.T) {
 		assert.LessOrEqual(t, struck.Fired(), 3*2*2*int(9*time.Second/l.cfg.nodeTimeout))
 		time.Sleep(4 * time.Second)
 		assert.NoError(t, c.NoKeys())
+	})
+}
+
+// A server that is too busy to answer in time must not be met by all connections of
+// a lane at once, again and again: that would keep it busy, and nothing that it owes
+// us would ever reach it.
+func TestBusyNodeIsNotMetByAllConnectionsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(20), ms(20), ms(20))
+		l := w.locker(WithTTL(time.Minute), WithNodeTimeout(ms(100)))
+		var leases sync.WaitGroup
+		busy := make(chan struct{})
+		for i := range 30 {
+			leases.Go(func() {
+				time.Sleep(time.Duration(i) * ms(3)) // a long line: one exchange each
+				lease, err := l.Lock(t.Context(), fmt.Sprint("name", i))
+				assert.NoError(t, err)
+				<-busy
+				assert.NoError(t, lease.Unlock(t.Context()))
+			})
+		}
+		time.Sleep(time.Second)
+		w.Inject("at 0s, node 3: cut")
+		slow := w.Inject("at 0s for 10s on PING, node 3: delay 150ms")
+		before := w.Node(3).Executed("HELLO")
+		close(busy)
+		leases.Wait()
+		time.Sleep(9 * time.Second)
+		require.NoError(t, slow.Check())
+		dials := w.Node(3).Executed("HELLO") - before
+		assert.LessOrEqual(t, dials, 2*int(10*time.Second/l.cfg.nodeTimeout), "one at a time, each given up after a node timeout at the soonest")
+		time.Sleep(10 * time.Second)
+		w.requireNoKeys()
 	})
 }

@@ -61,9 +61,14 @@ func (n *node) rouse() {
 }
 
 // mayDial says whether a connection may be opened: not right after that has
-// failed while there is another, which sees to the queue as soon as it is free.
+// failed while there is another, which sees to the queue as soon as it is free;
+// and while there is none, one at a time. A server that is too busy to answer in
+// time would be kept so by eight handshakes in place of one.
 func (n *node) mayDial() bool {
-	return time.Since(n.refusedAt) >= n.dialer.timeout || !n.linked()
+	if !n.linked() {
+		return n.connecting == 0
+	}
+	return time.Since(n.refusedAt) >= n.dialer.timeout
 }
 
 // mayStart says whether another exchange may begin: one at a time on a short
