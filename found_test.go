@@ -129,3 +129,19 @@ func TestBusyNodeIsNotMetByAllConnectionsAtOnce(t *testing.T) {
 		w.requireNoKeys()
 	})
 }
+
+// A SET is executed and its reply lost; the lane sends it again and gets an error
+// that only scripts should get. The first one has still been executed.
+func TestAnyErrorToTheSecondWritingLeavesTheFirstInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(time.Minute))
+		w.Inject("on SET key \"a\" #1, node 3: cut during\non SET key \"a\" #2, node 3: error \"NOSCRIPT No matching script.\"")
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(5 * time.Second)
+		w.requireNoKeys()
+	})
+}

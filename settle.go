@@ -109,7 +109,7 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		return
 	case acquire:
 		// An error reply to the second writing leaves the first unanswered.
-		c.silent = r == broken || r == timeout || r == refusal && q.resends > 0
+		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0
 		c.there = r == yes || r == already || c.silent
 		if r == foreign && n.revive(q, other) {
 			return
