@@ -31,11 +31,12 @@ func (l *Locker) Close() error {
 	close(r.closing)
 	r.mu.Unlock()
 
-	for _, lease := range r.unreleased(nil) {
+	for _, lease := range r.agenda.take(nil) {
 		lease.end(ErrClosed)
 		lease.release(nil)
 	}
 	r.ops.Wait() // they all end now: waits by the closing, votes by their bound
+	r.agenda.end()
 	l.err = r.shut()
 	close(l.ended)
 	return l.err
@@ -114,7 +115,7 @@ func (l *Locker) closeSibling() error {
 	defer r.ops.Done()
 	defer close(l.ended)
 
-	leases := r.unreleased(l)
+	leases := r.agenda.take(l)
 	rounds := make([]*round, len(leases))
 	for i, lease := range leases {
 		lease.end(ErrClosed)
@@ -134,41 +135,21 @@ func (l *Locker) closeSibling() error {
 	return l.err
 }
 
-// unreleased takes out the leases of one Locker, or of all, whose keys nobody has
-// released: those that are held, and those that were lost and whose holder has
-// not returned.
-func (r *root) unreleased(l *Locker) (leases []*Lease) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for lease := range r.leases {
-		if l == nil || lease.locker == l {
-			leases = append(leases, lease)
-			delete(r.leases, lease)
-		}
-	}
-	return leases
-}
-
-// remember files a lease for Close; false when that is under way.
-func (r *root) remember(l *Lease) bool {
+// remember enters a lease that was obtained, to be looked at again at due; false
+// when the Locker is closing.
+func (r *root) remember(l *Lease, due time.Time, early time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ending || l.locker.isClosed() {
 		return false
 	}
-	r.leases[l] = struct{}{}
+	r.agenda.add(l, due, early)
 	return true
-}
-
-func (r *root) forget(l *Lease) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.leases, l)
 }
 
 // end ends a lease because its Locker closes.
 func (l *Lease) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.finish(leaseError{"lease", l.name, why, ""})
+	l.finish(leaseError{"lease", l.name, why, ""}, l.until())
 }

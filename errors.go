@@ -93,7 +93,7 @@ func (v Vote) String() string {
 
 // Round is the record of one round of votes: one request to every node.
 type Round struct {
-	Op      string        // "lock", "trylock", "extend", "unlock" or "close"
+	Op      string        // "lock", "trylock", "extend", "renew" (by the watchdog), "unlock" or "close"
 	Name    string        // of the lock
 	Attempt int           // of lock and trylock: the first is 1; else 0
 	Quorum  int           // votes needed
@@ -150,6 +150,7 @@ func (r Round) LogValue() slog.Value { return slog.StringValue(r.String()) }
 type QuorumError struct {
 	Round Round
 	class error
+	lease error // of a lost lease: why
 }
 
 // Error prints class and votes on one line.
@@ -161,9 +162,13 @@ func (e *QuorumError) Error() string {
 	return fmt.Sprintf("%s (%v)", s, e.Round)
 }
 
-// Unwrap gives the class first, then the cause of every failed node.
+// Unwrap gives the class first, then the *LostError of a lost lease, then the
+// cause of every failed node.
 func (e *QuorumError) Unwrap() []error {
 	errs := []error{e.class}
+	if e.lease != nil {
+		errs = append(errs, e.lease)
+	}
 	for _, v := range e.Round.Votes {
 		if v.Outcome == Failed && v.Err != nil {
 			errs = append(errs, v.Err)

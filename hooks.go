@@ -15,8 +15,10 @@ type Op struct {
 
 // Hooks are functions that watch a Locker at work, for traces, metrics and logs.
 // Any may be nil. They are called on the goroutine that does the work, so a slow
-// one slows that operation and nothing else; they must be safe for concurrent
-// use and must not call the Locker.
+// one slows that operation and nothing else; what happens by itself (AtRisk,
+// Lost, and the Rounds of the watchdog's renewals) is told in order on a
+// goroutine of its own. They must be safe for concurrent use and must not call
+// the Locker.
 type Hooks struct {
 	// Start is called when an operation begins, before anything is sent. The
 	// context that it returns takes the place of the caller's for this operation,
@@ -32,8 +34,13 @@ type Hooks struct {
 	// was not obtained.
 	Done func(ctx context.Context, op Op, lease *Lease, err error)
 
-	// Lost is called once for every lease that ended by itself: err matches
-	// ErrLost and tells why. ctx carries the values of the call that obtained
+	// AtRisk is called when a renewal by the watchdog reached no quorum, the
+	// first time in a row: err is the *QuorumError. The lease still has its
+	// Validity, and renewing is tried again until it is lost. ctx is as in Lost.
+	AtRisk func(ctx context.Context, lease *Lease, err error)
+
+	// Lost is called once for every lease that ended by itself: err is a
+	// *LostError, which matches ErrLost and tells why. ctx carries the values of the call that obtained
 	// the lease. The keys are released when the holder calls Unlock or when the
 	// lease's time is over, whichever is first.
 	Lost func(ctx context.Context, lease *Lease, err error)
@@ -63,6 +70,14 @@ func (c *config) done(ctx context.Context, op Op, lease *Lease, err error) {
 	for _, h := range c.hooks {
 		if h.Done != nil {
 			h.Done(ctx, op, lease, err)
+		}
+	}
+}
+
+func (c *config) atRisk(ctx context.Context, lease *Lease, err error) {
+	for _, h := range c.hooks {
+		if h.AtRisk != nil {
+			h.AtRisk(ctx, lease, err)
 		}
 	}
 }
@@ -113,6 +128,9 @@ func LogHooks(log *slog.Logger) Hooks {
 				attrs = append(attrs, "validity", lease.Validity())
 			}
 			log.Log(ctx, level, "redlock "+op.Kind, attrs...)
+		},
+		AtRisk: func(ctx context.Context, lease *Lease, err error) {
+			log.WarnContext(ctx, "redlock lease at risk", "lock", lease.Name(), "validity", lease.Validity(), "error", err)
 		},
 		Lost: func(ctx context.Context, lease *Lease, err error) {
 			log.WarnContext(ctx, "redlock lease lost", "lock", lease.Name(), "error", err)

@@ -26,6 +26,10 @@ type Lease struct {
 	values context.Context // values of the call that obtained it, for hooks
 	over   atomic.Bool     // = (err != nil), for lanes: nothing but the release is written any more
 
+	due   time.Time     // these three are the agenda's
+	early time.Duration // how much sooner it may be looked at
+	place int           // in the agenda, from 1; 0: it is not there
+
 	mu        sync.Mutex
 	vouches   []vouch // claims[i]'s last promise; extends only lengthen it, and not once err is set
 	held      bool
@@ -33,8 +37,9 @@ type Lease struct {
 	last      time.Time // with err: until when it had been good
 	life      context.Context
 	endLife   context.CancelCauseFunc
-	timer     *time.Timer // runs out at the loss, then at the end
 	told      bool        // the Lost hook was called
+	limit     vouch       // when the holder's own limit ends it, see WithMaxHold
+	renewal   *renewal    // what the watchdog knows; nil: it does not renew this lease
 	unlocked  chan struct{}
 	unlockErr error
 }
@@ -87,7 +92,13 @@ func (l *Lease) Until() time.Time {
 	if l.err != nil {
 		return l.last
 	}
-	return until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
+	return l.until()
+}
+
+// until is Until for a lease that is held. Called with mu held.
+func (l *Lease) until() time.Time {
+	now := l.locker.cfg.clock.look()
+	return now.mono.Add(l.left(now))
 }
 
 // Validity is how much longer the lease may act; 0 when it may not.
@@ -175,18 +186,13 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 
 	start := cfg.clock.start()
 	r := newRound(extend, "extend", l, start, ttl, cfg.nodeTimeout)
-	by := start.mono.Add(r.bound)
-	requests := make([]request, len(l.claims))
-	for i := range l.claims {
-		requests[i] = request{kind: extend, claim: &l.claims[i], round: r, ttl: ttl, by: by}
-		l.claims[i].node.push(&requests[i])
-	}
+	l.extendAll(r)
 	t, decided := r.wait(ctx.Done(), l.Done(), nil, nil)
 	cfg.round(ctx, r, 0)
 	err = l.Err()
 	switch {
 	case t.class() == refused && errors.Is(err, ErrLost):
-		return &QuorumError{Round: r.record(0), class: ErrLost}
+		return &QuorumError{Round: r.record(0), class: ErrLost, lease: err}
 	case err != nil: // the end came first, whatever the nodes say
 		return l.wrap(extend, err)
 	case !decided:
@@ -229,7 +235,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	l.unlocked = make(chan struct{})
 	l.look()
 	before := l.err
-	l.finish(leaseError{"lease", l.name, ErrReleased, ""})
+	l.finish(leaseError{"lease", l.name, ErrReleased, ""}, l.until())
 	l.mu.Unlock()
 
 	cfg := &l.locker.cfg
@@ -251,7 +257,7 @@ func (l *Lease) unlock(ctx context.Context, before error) error {
 		return l.wrap(release, err)
 	}
 	defer leave()
-	l.locker.root.forget(l)
+	l.locker.root.agenda.remove(l)
 	r := newRound(release, "unlock", l, cfg.clock.start(), 0, cfg.nodeTimeout)
 	l.release(r)
 	t, _ := r.wait(nil, nil, nil, nil)
@@ -282,17 +288,22 @@ func (l *Lease) quorum() int { return quorumOf(len(l.claims)) }
 
 // wrap says during which operation an error occurred.
 func (l *Lease) wrap(k kind, err error) error {
-	if e, ok := err.(leaseError); ok {
+	switch e := err.(type) {
+	case leaseError:
 		e.op = k.String()
 		return e
+	case *LostError:
+		said := *e
+		said.op = k.String()
+		return &said
 	}
 	return fmt.Errorf("redlock: %v %s: %w", k, quote(l.name), err)
 }
 
-// leaseError says why a lease may not act any more.
+// leaseError says why a lease that was not lost may not act any more.
 type leaseError struct {
 	op, name string
-	state    error // ErrLost, ErrReleased or ErrClosed
+	state    error // ErrReleased or ErrClosed
 	why      string
 }
 

@@ -7,6 +7,49 @@ import (
 	"time"
 )
 
+// Cause is why a lease was lost.
+type Cause uint8
+
+const (
+	// CauseExpired: its time ran out, and it was not to be renewed.
+	CauseExpired Cause = iota
+	// CauseUnreachable: its time ran out because renewals reached no quorum.
+	CauseUnreachable
+	// CauseSuperseded: so many nodes said that they no longer have its token
+	// (taken over, evicted, restarted empty, released by force) that no quorum
+	// has it.
+	CauseSuperseded
+	// CausePaused: its time had run out before anybody looked, because the
+	// process or the machine stood still or the clock was set.
+	CausePaused
+	// CauseMaxHold: the time that WithMaxHold allows was over.
+	CauseMaxHold
+)
+
+func (c Cause) String() string {
+	return [...]string{"expired", "unreachable", "superseded", "paused", "max hold"}[c]
+}
+
+// MarshalText is String, for logs and metrics.
+func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// LostError says which lease was lost, and why. It matches ErrLost.
+type LostError struct {
+	Name  string    // of the lock
+	Cause Cause     // why
+	Until time.Time // until when a quorum kept others out, as far as is known
+
+	op, why string
+}
+
+// Error prints the cause for people.
+func (e *LostError) Error() string {
+	return fmt.Sprintf("redlock: %s %s: %v: %s", e.op, quote(e.Name), ErrLost, e.why)
+}
+
+// Unwrap is ErrLost.
+func (e *LostError) Unwrap() error { return ErrLost }
+
 // vouch takes in node i's promise to request k, counted from before the request
 // was sent. A promise that comes when the lease is over does not bring it back.
 func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
@@ -33,21 +76,20 @@ func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 func (l *Lease) deny(i int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil {
+	if !l.held {
 		return
 	}
-	end := until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
+	now := l.locker.cfg.clock.look()
+	end := now.mono.Add(l.left(now)) // the holder has until then to stop
 	l.vouches[i] = vouch{}
-	left := 0
+	still := 0
 	for _, v := range l.vouches {
 		if v.span > 0 {
-			left++
+			still++
 		}
 	}
-	if l.held && left < l.quorum() {
-		l.finish(leaseError{"lease", l.name, ErrLost, fmt.Sprintf("%d of %d nodes still have it, %d needed", left, len(l.vouches), l.quorum())})
-		l.last = end // the holder has until then to stop
-		l.timer.Reset(0)
+	if still < l.quorum() || l.left(now) <= l.locker.cfg.lead() {
+		l.lose(CauseSuperseded, fmt.Sprintf("%d of %d nodes still have it, %d needed", still, len(l.vouches), l.quorum()), end)
 	}
 }
 
@@ -57,17 +99,36 @@ func (l *Lease) hold(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	cfg := &l.locker.cfg
-	left := validity(l.vouches, l.quorum(), cfg.clock.look()) - cfg.lead()
-	if left <= 0 || !l.locker.root.remember(l) {
+	now := cfg.clock.look()
+	if cfg.maxHold > 0 {
+		l.limit = vouch{now, cfg.maxHold}
+	}
+	left := l.left(now) - cfg.lead()
+	if left <= 0 {
 		return false
 	}
-	l.held = true
 	l.values = background
 	if len(cfg.hooks) > 0 {
 		l.values = context.WithoutCancel(ctx)
 	}
-	l.timer = time.AfterFunc(left, l.onTimer)
-	return true
+	if cfg.autoExtend {
+		l.renewal = &renewal{at: l.renewAt(now)}
+	}
+	l.held = true
+	due, early := l.next(now, left)
+	if !l.locker.root.remember(l, due, early) {
+		l.held = false
+	}
+	return l.held
+}
+
+// left is how much longer the lease is good for. Called with mu held.
+func (l *Lease) left(now instant) time.Duration {
+	left := validity(l.vouches, l.quorum(), now)
+	if l.limit.span > 0 {
+		left = min(left, l.limit.left(now))
+	}
+	return left
 }
 
 // look compares the clocks with the end and latches a loss. It returns what is
@@ -75,53 +136,84 @@ func (l *Lease) hold(ctx context.Context) bool {
 func (l *Lease) look() time.Duration { return l.lookAt(l.locker.cfg.clock.look()) }
 
 func (l *Lease) lookAt(now instant) time.Duration {
-	left := validity(l.vouches, l.quorum(), now)
+	left := l.left(now)
 	if l.held && left <= l.locker.cfg.lead() {
-		l.finish(leaseError{"lease", l.name, ErrLost, "its time is over"})
-		l.timer.Reset(0) // the rest of what a loss means is done there
+		cause, why := l.diagnose(now, left)
+		l.lose(cause, why, now.mono.Add(left))
 	}
 	return left
 }
 
+// diagnose says why a lease's time is over. Called with mu held.
+func (l *Lease) diagnose(now instant, left time.Duration) (Cause, string) {
+	seen := now // by the clock that goes by itself only, as the agenda's timer sees it
+	seen.wall, seen.asleep = -1<<62, 0
+	switch {
+	case l.limit.span > 0 && l.limit.left(now) <= left:
+		return CauseMaxHold, fmt.Sprintf("held for %v, which is as long as it may be", l.limit.span)
+	case l.renewal == nil:
+		return CauseExpired, "its time is over"
+	case left <= 0 || l.left(seen) > l.locker.cfg.lead():
+		return CausePaused, "its time was over before it could be renewed, since the process or machine stood still or the clock was set"
+	case l.renewal.last != nil:
+		return CauseUnreachable, fmt.Sprintf("it could not be renewed: %v", l.renewal.last)
+	}
+	return CauseUnreachable, "it could not be renewed in time"
+}
+
+// lose ends a held lease because it may act no longer; end is until when others
+// are kept out. The hooks and, at the end, the release follow on the agenda.
+// Called with mu held.
+func (l *Lease) lose(cause Cause, why string, end time.Time) {
+	l.finish(&LostError{l.name, cause, end, "lease", why}, end)
+	l.locker.root.agenda.set(l, time.Now(), 0)
+}
+
 // finish latches the end of a held lease. Called with mu held.
-func (l *Lease) finish(why error) {
+func (l *Lease) finish(why error, end time.Time) {
 	if !l.held {
 		return
 	}
 	l.held = false
-	l.err, l.last = why, until(l.vouches, l.quorum(), l.locker.cfg.clock.look())
+	l.err, l.last = why, end
 	l.over.Store(true)
-	l.timer.Stop()
 	if l.endLife != nil {
 		l.endLife(why)
 	}
 }
 
-// onTimer runs at the loss lead before the end, then, if the holder has not
-// returned, at the end. Between the two a holder that was told is still
-// stopping, so its keys stay.
-func (l *Lease) onTimer() {
+// attend does what is due: it renews a held lease or notices that its time is
+// over; it tells the hooks of a loss; and at the end it releases a lost lease
+// whose holder has not returned. Between the last two a holder that was told is
+// still stopping, so its keys stay.
+func (l *Lease) attend() {
 	l.mu.Lock()
-	left := l.look()
-	if l.held { // it was extended meanwhile
-		l.timer.Reset(left - l.locker.cfg.lead())
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
+	if l.held {
+		late, fresh := l.keep(now, left)
+		l.plan(now, left)
 		l.mu.Unlock()
+		l.sent(late, fresh)
 		return
 	}
 	left, why := time.Until(l.last), l.err
-	tell := !l.told && errors.Is(why, ErrLost) // else it was released as the timer ran out
+	if l.unlocked != nil || !errors.Is(why, ErrLost) { // Unlock or Close sees to the rest
+		l.locker.root.agenda.set(l, now.mono.Add(clocksApart), 0)
+		l.mu.Unlock()
+		return
+	}
+	tell := !l.told
 	l.told = true
-	waits := l.unlocked == nil && errors.Is(why, ErrLost) // for its holder, or its end
-	over := waits && left <= 0
-	if waits && !over {
-		l.timer.Reset(left)
+	if left > 0 {
+		l.locker.root.agenda.set(l, l.last, 0)
 	}
 	l.mu.Unlock()
-	if over {
+	if left <= 0 {
 		l.abandon()
 	}
 	if tell {
-		l.locker.cfg.lost(l.values, l, why)
+		l.tell(func(ctx context.Context, c *config) { c.lost(ctx, l, why) })
 	}
 }
 
@@ -132,6 +224,6 @@ func (l *Lease) abandon() {
 		return
 	}
 	defer leave()
-	l.locker.root.forget(l)
+	l.locker.root.agenda.remove(l)
 	l.release(nil)
 }

@@ -30,9 +30,10 @@ const (
 // whose caller has given up are never written.
 //
 // Order, per node and lock name:
-//   - an extend is written only after the acquire of its token has returned;
-//   - a release is written only after every acquire and extend of its token that
-//     was written has returned;
+//   - an extend is written only after the acquire of its token has returned (a
+//     repair too, since it follows an extend);
+//   - a release is written only after every acquire, extend and repair of its
+//     token that was written has returned;
 //   - an acquire is written only after every release of that name that was asked
 //     for before it has returned;
 //   - once a release was asked for, nothing else of its token is written, not
@@ -91,7 +92,7 @@ type nodeStats struct {
 	Owed, Forgiven            uint64 // releases that had to be repeated; those left to the ttl in the end
 }
 
-// push queues an acquire or an extend.
+// push queues an acquire, an extend or a repair.
 func (n *node) push(q *request) {
 	var out answers
 	n.mu.Lock()
@@ -200,15 +201,14 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 	}
 	q.state = done
 	c := q.claim
-	switch {
-	case q.kind == acquire:
+	if q.kind == acquire {
 		c.acquire = nil
 		for _, e := range c.waiting {
 			n.queue.push(e)
 		}
 		c.waiting = nil
-		fallthrough
-	case q.kind == extend:
+	}
+	if q.kind != release {
 		if q.writes > 0 {
 			c.flying--
 		}
@@ -246,7 +246,7 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 			if q.writes == 0 {
 				c.flying++
 			}
-			if q.kind == acquire {
+			if q.kind.sets() {
 				c.there = true
 			}
 			c.longest = max(c.longest, q.ttl)

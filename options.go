@@ -42,6 +42,8 @@ type config struct {
 	maxAttempts int           // 0: no limit
 	wait        time.Duration // negative: no limit
 	owner       string
+	autoExtend  bool
+	maxHold     time.Duration // 0: no limit
 	hooks       []Hooks
 	clock       clock
 }
@@ -212,6 +214,9 @@ func (c config) faults(ttl time.Duration) (faults []error) {
 	} else if ttl-margin-c.lossLead < minValidity {
 		faults = append(faults, fmt.Errorf("loss lead is %v, ttl is %v and its drift margin %v; want at least %v to remain",
 			c.lossLead, ttl, margin, minValidity))
+	} else if lead := c.lead(); c.maxHold > 0 && c.maxHold-lead < minValidity {
+		faults = append(faults, fmt.Errorf("max hold is %v and the loss lead %v; want at least %v to remain",
+			c.maxHold, lead, minValidity))
 	}
 	return faults
 }

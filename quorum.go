@@ -91,9 +91,14 @@ type round struct {
 	// or its class settled, or one more vote came in on a lost round.
 	news chan struct{}
 
+	// then, if it is set, is called when the verdict is known and its class
+	// settled, by whoever delivered the last vote that was needed.
+	then func()
+
 	mu    sync.Mutex
 	tally tally
 	votes []Vote
+	gaps  []int         // of an extend: nodes that have lost the key and were not repaired yet
 	over  bool          // the caller has its verdict; later votes only concern the lease
 	took  time.Duration // until then
 }
@@ -118,7 +123,21 @@ func (r *round) answer(i int, v Vote) {
 		r.lease.deny(i)
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	before := r.settledNow()
+	r.count(i, v)
+	settled := !before && r.settledNow()
+	gaps := r.repairable(i, v)
+	r.mu.Unlock()
+	for _, i := range gaps {
+		r.lease.repair(i, r)
+	}
+	if settled && r.then != nil {
+		r.then()
+	}
+}
+
+// count enters a vote. Called with mu held.
+func (r *round) count(i int, v Vote) {
 	if r.over || r.votes[i].Outcome != Pending {
 		return
 	}
@@ -132,6 +151,21 @@ func (r *round) answer(i int, v Vote) {
 		default:
 		}
 	}
+}
+
+// repairable lists the nodes to repair: those that have lost the key, as soon as
+// the extension is won. Called with mu held.
+func (r *round) repairable(i int, v Vote) (gaps []int) {
+	if r.kind != extend {
+		return nil
+	}
+	if v.Err == errNotThere {
+		r.gaps = append(r.gaps, i)
+	}
+	if r.tally.verdict() == won {
+		gaps, r.gaps = r.gaps, nil
+	}
+	return gaps
 }
 
 // close ends the round as far as the caller is concerned and returns the final
@@ -163,18 +197,17 @@ func (r *round) expire() tally {
 	return r.tally
 }
 
-// state is the round as it stands.
-func (r *round) state() tally {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.tally
-}
-
 // settled tells whether the caller's answer cannot change any more. Whether an
 // unlock that did not reach a quorum of deletions has freed the name is only
 // known when every node has answered, see freed.
 func (r *round) settled() bool {
-	t := r.state()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.settledNow()
+}
+
+func (r *round) settledNow() bool {
+	t := r.tally
 	switch {
 	case t.verdict() == won || t.class() == refused:
 		return true

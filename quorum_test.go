@@ -155,3 +155,10 @@ func fakeClaims(n int) []claim {
 	}
 	return claims
 }
+
+// state is the round as it stands.
+func (r *round) state() tally {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tally
+}

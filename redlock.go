@@ -32,8 +32,10 @@ type root struct {
 	workers errgroup.Group  // of all lanes
 	owned   []*redis.Client // to be closed with the Locker
 
+	agenda agenda
+	teller teller
+
 	mu      sync.Mutex
-	leases  map[*Lease]struct{}
 	ops     sync.WaitGroup // operations under way; added to only under mu, before ending
 	ending  bool
 	closing chan struct{}
@@ -53,10 +55,7 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if faults = append(checkClients(clients), faults...); len(faults) > 0 {
 		return nil, joinInvalid(faults)
 	}
-	r := &root{
-		leases:  make(map[*Lease]struct{}),
-		closing: make(chan struct{}),
-	}
+	r := &root{agenda: agenda{clock: cfg.clock}, closing: make(chan struct{})}
 	for i, c := range clients {
 		r.nodes = append(r.nodes, newNode(c, i, cfg.nodeTimeout, &r.workers))
 	}
@@ -310,6 +309,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	if err != nil {
 		return err
 	}
+	lease.watch()
 	defer func() {
 		if unlockErr := lease.Unlock(ctx); errors.Is(unlockErr, ErrLost) || errors.Is(unlockErr, ErrClosed) {
 			err = errors.Join(err, unlockErr)

@@ -352,8 +352,13 @@ func TestDoHoldsTheLockAroundTheFunction(t *testing.T) {
 		time.Sleep(ms(10))
 		w.requireNoKeys()
 
+		begin := time.Now()
 		err = l.Do(t.Context(), "a", func(ctx context.Context) error {
+			time.Sleep(time.Minute)
+			assert.NoError(t, ctx.Err(), "it is renewed")
+			defer w.Inject("at 0s, nodes 1,2: hang").Stop()
 			<-ctx.Done()
+			assert.Less(t, time.Since(begin), time.Minute+time.Second)
 			assert.ErrorIs(t, context.Cause(ctx), ErrLost)
 			return oops
 		})

@@ -14,7 +14,7 @@ type claim struct {
 
 	acquire *request // until it returned
 	release *request // asked for, waits until nothing of the token is flying
-	flying  int      // acquires and extends that were written and have not returned
+	flying  int      // acquires, extends and repairs that were written and have not returned
 	there   bool     // the key may be there: a SET was written and not denied
 	silent  bool     // a SET was written and never answered; it may still land
 	ending  bool     // a release was asked for
@@ -31,9 +31,21 @@ const (
 	acquire kind = iota
 	extend
 	release
+	repair // an acquire of a token that holds a quorum already
 )
 
-func (k kind) String() string { return [...]string{"lock", "extend", "unlock"}[k] }
+func (k kind) String() string { return [...]string{"lock", "extend", "unlock", "repair"}[k] }
+
+// sets tells whether a request may put its token where nothing is.
+func (k kind) sets() bool { return k == acquire || k == repair }
+
+// script is the kind whose script does the work.
+func (k kind) script() kind {
+	if k == repair {
+		return acquire
+	}
+	return k
+}
 
 // A request is one command for one node, from the asking to the answer.
 type request struct {

@@ -48,9 +48,9 @@ func (q *request) command(native, text bool) command {
 	if native {
 		return command{redis.NewCmd(background, "set", name, token, "px", millis(q.ttl), "nx", "get")}
 	}
-	verb, script := "evalsha", scripts[q.kind].Hash()
+	verb, script := "evalsha", scripts[q.kind.script()].Hash()
 	if text {
-		verb, script = "eval", sources[q.kind]
+		verb, script = "eval", sources[q.kind.script()]
 	}
 	if q.kind == release {
 		return command{redis.NewCmd(background, verb, script, 1, name, token)}
@@ -83,14 +83,14 @@ func read(k kind, token string, cmd command) (r reply, other string, err error) 
 	val, err := cmd.Result()
 	switch {
 	case errors.Is(err, redis.Nil):
-		if k == acquire {
+		if k.sets() {
 			return yes, "", nil
 		}
 		return absent, "", nil
 	case err != nil:
 		r, err = readError(err)
 		return r, "", err
-	case k == acquire:
+	case k.sets():
 		s, ok := val.(string)
 		switch {
 		case ok && s == token:

@@ -48,7 +48,7 @@ func (n *node) learn(q *request, r reply, err error) {
 	case timeout:
 		n.stats.Timeouts++
 	case noScript:
-		n.server.scripts[q.kind] = false
+		n.server.scripts[q.kind.script()] = false
 	case refusal:
 		switch {
 		case q.native && tooOld(err):
@@ -58,7 +58,7 @@ func (n *node) learn(q *request, r reply, err error) {
 		}
 	default:
 		if !q.native {
-			n.server.scripts[q.kind] = true
+			n.server.scripts[q.kind.script()] = true
 		}
 	}
 }
@@ -94,6 +94,8 @@ func (n *node) again(q *request, r reply, err error) bool {
 	switch q.kind {
 	case acquire:
 		c.there, c.silent = q.resends > 0, q.resends > 0 // a refused form leaves an earlier writing in doubt
+	case repair:
+		c.silent = c.silent || r == broken
 	case release:
 		c.unheard = c.unheard || r == broken
 	}
@@ -106,6 +108,12 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 	switch q.kind {
 	case release:
 		n.settleRelease(q, r, err, out)
+		return
+	case repair:
+		// Earlier writings stay in doubt, of the acquire or of another repair.
+		c.silent = c.silent || r == broken || r == timeout
+		c.there = c.silent || r == yes || r == already
+		n.finish(q, Vote{}, out)
 		return
 	case acquire:
 		// An error reply to the second writing leaves the first unanswered.

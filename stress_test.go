@@ -337,7 +337,7 @@ func randomSchedule(t *testing.T, seed uint64) int {
 			n.mu.Unlock()
 		}
 		l.root.mu.Lock()
-		assert.Empty(t, l.root.leases)
+		assert.Empty(t, l.root.agenda.leases)
 		l.root.mu.Unlock()
 		l.Close()
 		for _, n := range l.root.nodes {

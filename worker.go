@@ -115,8 +115,8 @@ func (w *worker) run() {
 		cmds := w.cmds[:0]
 		n.mu.Lock()
 		for _, q := range batch {
-			q.native = q.kind == acquire && !n.server.old
-			q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.kind])
+			q.native = q.kind.sets() && !n.server.old
+			q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.kind.script()])
 			cmds = append(cmds, q.command(q.native, q.text))
 		}
 		n.mu.Unlock()

@@ -1,0 +1,236 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// renewal is what the watchdog knows of a lease that it renews. A lease's mutex
+// guards it.
+//
+// A renewal is due when a third of the ttl has passed since the last one was
+// sent, so that two may fail. One that reached no quorum is tried again, half a
+// node timeout later, until the lease is lost; that is never for a single
+// failure, and for good only when so many nodes deny the token that no quorum
+// can have it (see deny).
+type renewal struct {
+	round *round    // under way
+	at    time.Time // when the next one begins, if none is
+	last  error     // why the last one failed; nil when it did not
+}
+
+// watch makes the watchdog renew the lease from now on.
+func (l *Lease) watch() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
+	if !l.held || l.renewal != nil {
+		return
+	}
+	l.renewal = &renewal{at: l.renewAt(now)}
+	l.plan(now, left)
+}
+
+// renewAt is when a third of the ttl has passed since the requests were sent that
+// the lease rests on:
+//
+//	until = t0 + span, so t0 + ttl/3 = until − (span − ttl/3)
+func (l *Lease) renewAt(now instant) time.Time {
+	return now.mono.Add(validity(l.vouches, l.quorum(), now) - (l.locker.cfg.span(l.ttl) - l.ttl/3))
+}
+
+// limited tells that the lease ends by WithMaxHold however often it is renewed.
+func (l *Lease) limited(now instant) bool {
+	return l.limit.span > 0 && l.limit.left(now) <= validity(l.vouches, l.quorum(), now)
+}
+
+// next is when a held lease, which has that much left, must be looked at again,
+// and by how much sooner it may be.
+func (l *Lease) next(now instant, left time.Duration) (due time.Time, early time.Duration) {
+	loss := now.mono.Add(left - l.locker.cfg.lead())
+	r := l.renewal
+	if r == nil || l.limited(now) {
+		return loss, 0
+	}
+	due, early = r.at, l.interval()
+	if r.round != nil {
+		due, early = r.round.start.mono.Add(r.round.bound), 0
+	}
+	if due.Before(loss) {
+		return due, early
+	}
+	return loss, 0
+}
+
+func (l *Lease) plan(now instant, left time.Duration) {
+	due, early := l.next(now, left)
+	l.locker.root.agenda.set(l, due, early)
+}
+
+// keep sees to a held lease: it gives up a renewal that has taken too long and
+// says whether another is to be sent. Called with mu held.
+func (l *Lease) keep(now instant, left time.Duration) (late, fresh *round) {
+	r := l.renewal
+	if r == nil || l.limited(now) {
+		return nil, nil
+	}
+	if r.round != nil {
+		if now.mono.Before(r.round.start.mono.Add(r.round.bound)) {
+			return nil, nil
+		}
+		late, r.round, r.at = r.round, nil, now.mono
+	}
+	soon := now.mono.Add(l.interval())
+	if at := l.renewAt(now); late == nil && r.last == nil && at.After(soon) {
+		r.at = at // it was extended by hand
+	}
+	if r.at.After(soon) {
+		return late, nil
+	}
+	start := l.locker.cfg.clock.start()
+	ttl := l.ttl
+	if l.limit.span > 0 {
+		rest := l.limit.left(now) + drift(ttl, l.locker.cfg.leastDrift)
+		ttl = min(ttl, rest.Truncate(time.Millisecond)+time.Millisecond)
+	}
+	fresh = newRound(extend, "renew", l, start, ttl, l.locker.cfg.nodeTimeout)
+	fresh.then = func() { l.renewed(fresh) }
+	r.round = fresh
+	return late, fresh
+}
+
+// sent does what keep has found to do, without the mutex.
+func (l *Lease) sent(late, fresh *round) {
+	if late != nil {
+		late.expire()
+		l.tell(func(ctx context.Context, c *config) { c.round(ctx, late, 0) })
+		l.mu.Lock()
+		if l.held {
+			l.missed(late)
+		}
+		l.mu.Unlock()
+	}
+	if fresh != nil {
+		l.extendAll(fresh)
+	}
+}
+
+// renewed takes in the verdict on a renewal.
+func (l *Lease) renewed(r *round) {
+	t := r.close()
+	l.tell(func(ctx context.Context, c *config) { c.round(ctx, r, 0) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
+	if !l.held || l.renewal.round != r {
+		return
+	}
+	l.renewal.round = nil
+	if t.verdict() == won {
+		l.renewal.last, l.renewal.at = nil, l.renewAt(now)
+	} else {
+		l.missed(r)
+		l.renewal.at = now.mono.Add(l.locker.cfg.nodeTimeout / 2)
+	}
+	l.plan(now, left)
+}
+
+// missed notes a renewal that reached no quorum, and tells of the first in a row.
+// Called with mu held.
+func (l *Lease) missed(r *round) {
+	err := &QuorumError{Round: r.record(0), class: ErrNoQuorum}
+	first := l.renewal.last == nil
+	l.renewal.last = err
+	if first {
+		l.tell(func(ctx context.Context, c *config) { c.atRisk(ctx, l, err) })
+	}
+}
+
+// extendAll asks every node for an extension.
+func (l *Lease) extendAll(r *round) {
+	by := r.start.mono.Add(r.bound)
+	requests := make([]request, len(l.claims))
+	for i := range l.claims {
+		requests[i] = request{kind: extend, claim: &l.claims[i], round: r, ttl: r.ttl, by: by}
+		l.claims[i].node.push(&requests[i])
+	}
+}
+
+// repair puts the token back on node i, which has lost the key, for what remains
+// of the extension that the others have granted. Only an extension that was won
+// is followed by this: what a majority has forgotten must stay lost. The node
+// vouches for the lease again from the next extension on.
+func (l *Lease) repair(i int, r *round) {
+	now := l.locker.cfg.clock.look()
+	ttl := (r.ttl - elapsed(r.start, now)).Truncate(time.Millisecond)
+	if ttl < time.Millisecond {
+		return
+	}
+	c := &l.claims[i]
+	c.node.push(&request{kind: repair, claim: c, ttl: ttl, by: now.mono.Add(l.locker.cfg.nodeTimeout)})
+}
+
+// tell calls hooks for what happens by itself.
+func (l *Lease) tell(what func(ctx context.Context, c *config)) {
+	if cfg := &l.locker.cfg; len(cfg.hooks) > 0 {
+		l.locker.root.teller.tell(func() { what(l.values, cfg) })
+	}
+}
+
+// A teller calls what it is given one after the other, on a goroutine that lives
+// as long as there is something to tell. A hook that is slow must not keep the
+// watchdog from other leases.
+type teller struct {
+	mu   sync.Mutex
+	what []func()
+	busy bool
+}
+
+func (t *teller) tell(what func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.what = append(t.what, what)
+	if !t.busy {
+		t.busy = true
+		go t.run()
+	}
+}
+
+func (t *teller) run() {
+	for {
+		t.mu.Lock()
+		if len(t.what) == 0 {
+			t.busy = false
+			t.mu.Unlock()
+			return
+		}
+		what := t.what[0]
+		t.what = t.what[1:]
+		t.mu.Unlock()
+		what()
+	}
+}
+
+// WithAutoExtend makes a watchdog renew the leases: every third of the ttl, until
+// Unlock, Close, or the loss of the lease. Do always renews. Hooks.AtRisk is
+// told of a renewal that reached no quorum while there is still time.
+func WithAutoExtend() Option {
+	return Option{name: "auto-extend", set: func(c *config) error { c.autoExtend = true; return nil }}
+}
+
+// WithMaxHold limits how long a lease can be held, however often it is extended;
+// default without limit. It is lost then, with CauseMaxHold. It must leave at
+// least 1 ms after the loss lead.
+func WithMaxHold(d time.Duration) Option {
+	return Option{name: "max hold", set: func(c *config) error {
+		c.maxHold = d
+		if d < minValidity {
+			return fmt.Errorf("max hold is %v; want at least %v", d, minValidity)
+		}
+		return nil
+	}}
+}
