@@ -66,9 +66,3 @@ func validity(vouches []vouch, quorum int, now instant) time.Duration {
 	slices.Sort(left)
 	return left[len(left)-quorum]
 }
-
-// until is the end of the lease as a point on the local clock, for people and
-// for timers: the quorum-th latest end that the nodes promised.
-func until(vouches []vouch, quorum int, now instant) time.Time {
-	return now.mono.Add(validity(vouches, quorum, now))
-}
