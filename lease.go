@@ -40,6 +40,7 @@ type Lease struct {
 	told      bool     // the Lost hook was called
 	limit     vouch    // when the holder's own limit ends it, see WithMaxHold
 	renewal   *renewal // what the watchdog knows; nil: it does not renew this lease
+	gaps      []gap    // nodes to be repaired again
 	unlocked  chan struct{}
 	unlockErr error
 }

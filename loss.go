@@ -191,10 +191,11 @@ func (l *Lease) attend() {
 	now := l.locker.cfg.clock.look()
 	left := l.lookAt(now)
 	if l.held {
-		late, fresh := l.keep(now, left)
+		gaps := l.dueGaps(now)
+		late, fresh := l.keep(now)
 		l.plan(now, left)
 		l.mu.Unlock()
-		l.sent(late, fresh)
+		l.send(late, fresh, gaps)
 		return
 	}
 	left, why := time.Until(l.last), l.err

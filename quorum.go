@@ -98,7 +98,7 @@ type round struct {
 	mu    sync.Mutex
 	tally tally
 	votes []Vote
-	gaps  []int         // of an extend: nodes that have lost the key and were not repaired yet
+	gaps  []int         // of an extend: nodes that have not got the token, until they are repaired
 	over  bool          // the caller has its verdict; later votes only concern the lease
 	took  time.Duration // until then
 }
@@ -153,13 +153,13 @@ func (r *round) count(i int, v Vote) {
 	}
 }
 
-// repairable lists the nodes to repair: those that have lost the key, as soon as
-// the extension is won. Called with mu held.
+// repairable lists the nodes to repair: those that have not got the token, as soon
+// as the extension is won. Called with mu held.
 func (r *round) repairable(i int, v Vote) (gaps []int) {
 	if r.kind != extend {
 		return nil
 	}
-	if v.Err == errNotThere {
+	if v.Outcome == Refused && v.Err != errWrongType {
 		r.gaps = append(r.gaps, i)
 	}
 	if r.tally.verdict() == won {

@@ -51,7 +51,7 @@ func (k kind) script() kind {
 type request struct {
 	kind  kind
 	claim *claim
-	round *round        // where the answer counts; nil for a release that nobody waits for
+	round *round        // where the answer counts; nil for a release that nobody waits for; of a repair: the extension
 	ttl   time.Duration // of acquire and extend
 	by    time.Time     // acquire and extend are not written from here on
 
@@ -87,8 +87,11 @@ type answer struct {
 
 func (as answers) deliver() {
 	for _, a := range as {
-		if a.q.round != nil {
-			a.q.round.answer(a.q.claim.index, a.vote)
+		switch q := a.q; {
+		case q.kind == repair:
+			q.claim.lease.repaired(q, a.vote)
+		case q.round != nil:
+			q.round.answer(q.claim.index, a.vote)
 		}
 	}
 }

@@ -113,8 +113,6 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		// Earlier writings stay in doubt, of the acquire or of another repair.
 		c.silent = c.silent || r == broken || r == timeout
 		c.there = c.silent || r == yes || r == already
-		n.finish(q, Vote{}, out)
-		return
 	case acquire:
 		// An error reply to the second writing leaves the first unanswered.
 		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0

@@ -3,6 +3,8 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -51,13 +53,17 @@ func (l *Lease) limited(now instant) bool {
 // and by how much sooner it may be.
 func (l *Lease) next(now instant, left time.Duration) (due time.Time, early time.Duration) {
 	loss := now.mono.Add(left - l.locker.cfg.lead())
-	r := l.renewal
-	if r == nil || l.limited(now) {
-		return loss, 0
+	due = loss
+	if r := l.renewal; r != nil && !l.limited(now) {
+		due, early = r.at, l.interval()
+		if r.round != nil {
+			due, early = r.round.start.mono.Add(r.round.bound), 0
+		}
 	}
-	due, early = r.at, l.interval()
-	if r.round != nil {
-		due, early = r.round.start.mono.Add(r.round.bound), 0
+	for _, g := range l.gaps {
+		if g.at.Before(due) {
+			due, early = g.at, 0
+		}
 	}
 	if due.Before(loss) {
 		return due, early
@@ -72,7 +78,7 @@ func (l *Lease) plan(now instant, left time.Duration) {
 
 // keep sees to a held lease: it gives up a renewal that has taken too long and
 // says whether another is to be sent. Called with mu held.
-func (l *Lease) keep(now instant, left time.Duration) (late, fresh *round) {
+func (l *Lease) keep(now instant) (late, fresh *round) {
 	r := l.renewal
 	if r == nil || l.limited(now) {
 		return nil, nil
@@ -98,12 +104,15 @@ func (l *Lease) keep(now instant, left time.Duration) (late, fresh *round) {
 	}
 	fresh = newRound(extend, "renew", l, start, ttl, l.locker.cfg.nodeTimeout)
 	fresh.then = func() { l.renewed(fresh) }
-	r.round = fresh
+	r.round, l.gaps = fresh, nil // it tells anew what is missing
 	return late, fresh
 }
 
-// sent does what keep has found to do, without the mutex.
-func (l *Lease) sent(late, fresh *round) {
+// send does what was found to do, without the mutex.
+func (l *Lease) send(late, fresh *round, gaps []gap) {
+	for _, g := range gaps {
+		l.repair(g.node, g.round)
+	}
 	if late != nil {
 		late.expire()
 		l.tell(func(ctx context.Context, c *config) { c.round(ctx, late, 0) })
@@ -160,10 +169,10 @@ func (l *Lease) extendAll(r *round) {
 	}
 }
 
-// repair puts the token back on node i, which has lost the key, for what remains
-// of the extension that the others have granted. Only an extension that was won
-// is followed by this: what a majority has forgotten must stay lost. The node
-// vouches for the lease again from the next extension on.
+// repair puts the token back on node i, which has not got it, for what remains of
+// the extension that the others have granted. Only an extension that was won is
+// followed by this: what a majority has forgotten must stay lost. The node vouches
+// for the lease again from the next extension on.
 func (l *Lease) repair(i int, r *round) {
 	now := l.locker.cfg.clock.look()
 	ttl := (r.ttl - elapsed(r.start, now)).Truncate(time.Millisecond)
@@ -171,7 +180,45 @@ func (l *Lease) repair(i int, r *round) {
 		return
 	}
 	c := &l.claims[i]
-	c.node.push(&request{kind: repair, claim: c, ttl: ttl, by: now.mono.Add(l.locker.cfg.nodeTimeout)})
+	c.node.push(&request{kind: repair, claim: c, round: r, ttl: ttl, by: now.mono.Add(l.locker.cfg.nodeTimeout)})
+}
+
+// A gap is a node that would not be repaired, because of another's token.
+type gap struct {
+	node  int
+	round *round    // the extension that was won without it
+	at    time.Time // when to try again
+}
+
+// repaired takes in the answer to a repair. Where another's token was in the way
+// it is tried again soon: the tokens of those who wait for the lock come and go
+// with each of their attempts, and would keep the node from the lease for ever.
+// It takes a node's own word for each vote, so trying again can do no harm.
+func (l *Lease) repaired(q *request, v Vote) {
+	if v.Outcome != Refused || v.Err == errWrongType {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.locker.cfg.clock.look()
+	if left := l.lookAt(now); l.held {
+		pause := l.locker.cfg.nodeTimeout / 4
+		pause = pause/2 + rand.N(pause)
+		l.gaps = append(l.gaps, gap{q.claim.index, q.round, now.mono.Add(pause)})
+		l.plan(now, left)
+	}
+}
+
+// dueGaps takes out the gaps to try again now. Called with mu held.
+func (l *Lease) dueGaps(now instant) (due []gap) {
+	l.gaps = slices.DeleteFunc(l.gaps, func(g gap) bool {
+		if g.at.After(now.mono) {
+			return false
+		}
+		due = append(due, g)
+		return true
+	})
+	return due
 }
 
 // tell calls hooks for what happens by itself.
