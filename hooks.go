@@ -9,7 +9,9 @@ import (
 
 // Op names an operation in Hooks.
 type Op struct {
-	Kind string // "lock", "trylock", "extend" or "unlock"
+	// Kind is "lock", "trylock", "extend" or "unlock"; of a nested lease, for which
+	// nothing is sent, "reenter" stands for the first two and "leave" for "unlock".
+	Kind string
 	Name string // of the lock
 }
 
@@ -124,7 +126,7 @@ func LogHooks(log *slog.Logger) Hooks {
 				if errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) {
 					level = slog.LevelWarn
 				}
-			case op.Kind != "unlock":
+			case op.Kind != "unlock" && op.Kind != "leave":
 				attrs = append(attrs, "validity", lease.Validity())
 			}
 			log.Log(ctx, level, "redlock "+op.Kind, attrs...)
