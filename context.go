@@ -42,8 +42,8 @@ type (
 	}
 )
 
-// FromContext returns the innermost lease whose Context ctx is or descends from,
-// as inside Do; nil, on which every method is safe, when there is none.
+// FromContext returns the innermost lease, nested ones included, whose Context ctx
+// is or descends from, as inside Do; nil, on which every method is safe, when there is none.
 func FromContext(ctx context.Context) *Lease {
 	if ctx == nil {
 		return nil

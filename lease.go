@@ -15,6 +15,7 @@ import (
 // A lease goes one way only:
 //
 //	held ──Unlock──────────────► released   Err matches ErrReleased
+//	held ──Detach──────────────► detached   Err matches ErrReleased
 //	held ──end, or Extend finds─► lost      Err matches ErrLost
 //	held ──Locker.Close────────► closed     Err matches ErrClosed
 type Lease struct {
@@ -228,6 +229,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 //     that is gone when it is asked again.)
 //   - ErrNoQuorum: too few nodes answered; keys may stay until their ttl ends.
 //   - ErrClosed: the Locker was closed and released the lock then.
+//   - ErrReleased: the lease was detached, so nothing was sent.
 //
 // A second Unlock returns what the first did, and waits for it if need be.
 func (l *Lease) Unlock(ctx context.Context) error {

@@ -241,13 +241,20 @@ func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
 // the error that ended the wait. Without a lease everything is released again:
 // that is asked for here, in order behind what was sent, and done by the lanes.
 func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumError, error) {
+	return l.take(ctx, op, n, acquire, "")
+}
+
+// take is the round of an attempt or, with the token that may be replaced, of an
+// attach. To the round and the lease the two are one; to the lanes nearly so.
+func (l *Locker) take(ctx context.Context, op Op, n int, k kind, old string) (*Lease, *QuorumError, error) {
 	lease := l.newLease(op.Name)
 	start := l.cfg.clock.start() // before the first byte
 	r := newRound(acquire, op.Kind, lease, start, l.cfg.ttl, l.cfg.voteBound())
+	r.old = old
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(lease.claims))
 	for i := range requests {
-		requests[i] = request{kind: acquire, claim: &lease.claims[i], round: r, ttl: l.cfg.ttl, by: by}
+		requests[i] = request{kind: k, claim: &lease.claims[i], round: r, ttl: l.cfg.ttl, by: by}
 		lease.claims[i].node.push(&requests[i])
 	}
 	// A lost round is acted on at once: what was granted is released while the
@@ -277,6 +284,8 @@ func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumErro
 	switch {
 	case t.verdict() == won:
 		verdict.class = ErrExpired
+	case t.class() == refused && k == attach:
+		verdict.class = ErrLost
 	case t.class() == refused:
 		verdict.class = ErrHeld
 	}
@@ -307,7 +316,7 @@ func (l *Locker) newLease(name string) *Lease {
 // before the context's errors: fn's own error is then usually
 // context.Canceled (context.Cause(ctx) in fn says more). An unlock that did not
 // reach a quorum is told to Hooks only: the work was done under the lock, and
-// the ttl frees it.
+// the ttl frees it. A lease that fn detached is not unlocked.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return invalid("the function is nil")
