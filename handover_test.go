@@ -471,6 +471,29 @@ func TestDetachWaitsForTheExtendThatIsUnderWay(t *testing.T) {
 	}
 }
 
+func TestDetachEndsTheRenewalsAndRepairs(t *testing.T) {
+	renewed := 0
+	for at := 950; at < 1700; at += 50 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(100), ms(200), ms(300))
+			l := w.locker(WithTTL(3*time.Second), WithNodeTimeout(ms(500)), WithAutoExtend())
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			time.Sleep(ms(500))
+			w.Inject(`at 0s, node 1: evict "a"`) // to be repaired after the renewal
+			begun := w.told(lease.Token())
+			time.Sleep(ms(at - 500))
+			require.NoError(t, lease.Detach(t.Context()))
+			before := w.told(lease.Token())
+			renewed += before - begun
+			time.Sleep(ms(1500))
+			assert.Equal(t, before, w.told(lease.Token()), "detached at %d ms", at)
+			l.requireQuiet(t)
+		})
+	}
+	assert.Positive(t, renewed)
+}
+
 func TestDetachDropsWhatIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1), ms(1))

@@ -42,9 +42,9 @@ type Hooks struct {
 	// Validity, and renewing is tried again until it is lost. ctx is as in Lost.
 	AtRisk func(ctx context.Context, lease *Lease, err error)
 
-	// Lost is called once for every lease, nested ones apart, that ended by itself: err
-	// is a *LostError, which matches ErrLost and tells why. ctx carries the values of the call that obtained
-	// the lease. The keys are released when the holder calls Unlock or when the
+	// Lost is called once for every lease, nested ones apart, that ended by itself:
+	// err is a *LostError, which matches ErrLost and tells why. ctx carries the
+	// values of the call that obtained the lease. The keys are released when the holder calls Unlock or when the
 	// lease's time is over, whichever is first.
 	Lost func(ctx context.Context, lease *Lease, err error)
 }
