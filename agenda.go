@@ -63,13 +63,15 @@ func (a *agenda) set(l *Lease, due time.Time, early time.Duration) {
 	a.arm()
 }
 
-// remove takes a lease out; one that is out stays out.
-func (a *agenda) remove(l *Lease) {
+// remove takes a lease out; one that is out stays out. False says that it was:
+// that Close has taken it, to release it.
+func (a *agenda) remove(l *Lease) (mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if l.place > 0 {
+	if mine = l.place > 0; mine {
 		heap.Remove(&a.leases, l.place-1)
 	}
+	return mine
 }
 
 // take removes the leases of one Locker, or of all.

@@ -22,7 +22,7 @@ func (l *Lease) Context(parent context.Context) context.Context {
 		return ctx
 	}
 	parent = context.WithValue(parent, leaseKey{}, l)
-	parent = context.WithValue(parent, heldKey{l.locker.root, l.name}, l)
+	parent = context.WithValue(parent, heldKey{l.locker.root, l.name}, l.outermost())
 	ctx, cancel := context.WithCancelCause(parent)
 	life := l.lifetime()
 	if life.Err() != nil {
@@ -42,8 +42,8 @@ type (
 	}
 )
 
-// FromContext returns the innermost lease whose Context ctx is or descends from,
-// as inside Do; nil, on which every method is safe, when there is none.
+// FromContext returns the innermost lease, nested ones included, whose Context ctx
+// is or descends from, as inside Do; nil, on which every method is safe, when there is none.
 func FromContext(ctx context.Context) *Lease {
 	if ctx == nil {
 		return nil
@@ -54,6 +54,9 @@ func FromContext(ctx context.Context) *Lease {
 
 // lifetime is the context that ends with the lease, made when first asked for.
 func (l *Lease) lifetime() context.Context {
+	if l.outer != nil {
+		return l.nestedLifetime()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.life == nil {

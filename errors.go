@@ -29,10 +29,11 @@ var (
 
 	// ErrLost says that this lease may no longer act: its time ran out, or its
 	// keys are gone from, or taken over on, a majority. It is latched: a lease
-	// that was once seen lost stays lost. A nil *Lease counts as lost.
+	// that was once seen lost stays lost. A nil *Lease counts as lost. Of Attach
+	// it says the same of the lease that was to be taken over.
 	ErrLost = errors.New("lease lost")
 
-	// ErrReleased says that the lease was used after Unlock.
+	// ErrReleased says that the lease was used after Unlock or Detach.
 	ErrReleased = errors.New("lease released")
 
 	// ErrClosed says that the Locker was closed.
@@ -93,7 +94,7 @@ func (v Vote) String() string {
 
 // Round is the record of one round of votes: one request to every node.
 type Round struct {
-	Op      string        // "lock", "trylock", "extend", "renew" (by the watchdog), "unlock" or "close"
+	Op      string        // "lock", "trylock", "attach", "extend", "renew" (by the watchdog), "unlock" or "close"
 	Name    string        // of the lock
 	Attempt int           // of lock and trylock: the first is 1; else 0
 	Quorum  int           // votes needed

@@ -146,6 +146,64 @@ func ExampleLease_Extend() {
 	// Output: true
 }
 
+func ExampleWithReentrancy() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls, redlock.WithReentrancy())
+	defer locker.Close()
+
+	// ship locks for itself, whether its caller has the lock or not.
+	ship := func(ctx context.Context) error {
+		return locker.Do(ctx, "orders/42", func(ctx context.Context) error {
+			fmt.Println("shipped under", redlock.FromContext(ctx).Name())
+			return ctx.Err()
+		})
+	}
+	ctx := context.Background()
+	fmt.Println(ship(ctx))
+	fmt.Println(locker.Do(ctx, "orders/42", ship))
+	// Output:
+	// shipped under orders/42
+	// <nil>
+	// shipped under orders/42
+	// <nil>
+}
+
+func ExampleLease_Detach() {
+	urls, stop := embedded(3)
+	defer stop()
+	here, _ := redlock.Open(urls)
+	defer here.Close()
+	there, _ := redlock.Open(urls) // in another process
+	defer there.Close()
+
+	ctx := context.Background()
+	lease, err := here.Lock(ctx, "migration")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Unlock(ctx) // does nothing once it is detached
+	if err := lease.Detach(ctx); err != nil {
+		log.Fatal(err)
+	}
+	name, token := lease.Name(), lease.Token() // to be sent over; whoever has them has the lock
+	fmt.Println("here:", lease.Err())
+
+	lease, err = there.Attach(ctx, name, token)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Unlock(ctx)
+	fmt.Println("there:", lease.Err())
+
+	_, err = here.Attach(ctx, name, token)
+	fmt.Println("once only:", errors.Is(err, redlock.ErrLost))
+	// Output:
+	// here: redlock: lease "migration": lease released: it was detached
+	// there: <nil>
+	// once only: true
+}
+
 func ExampleNew() {
 	urls, stop := embedded(3)
 	defer stop()

@@ -9,7 +9,10 @@ import (
 
 // Op names an operation in Hooks.
 type Op struct {
-	Kind string // "lock", "trylock", "extend" or "unlock"
+	// Kind is "lock", "trylock", "attach", "extend", "unlock" or "detach"; of a
+	// nested lease, for which nothing is sent, "reenter" stands for the first two
+	// and "leave" for "unlock".
+	Kind string
 	Name string // of the lock
 }
 
@@ -39,9 +42,9 @@ type Hooks struct {
 	// Validity, and renewing is tried again until it is lost. ctx is as in Lost.
 	AtRisk func(ctx context.Context, lease *Lease, err error)
 
-	// Lost is called once for every lease that ended by itself: err is a
-	// *LostError, which matches ErrLost and tells why. ctx carries the values of the call that obtained
-	// the lease. The keys are released when the holder calls Unlock or when the
+	// Lost is called once for every lease, nested ones apart, that ended by itself:
+	// err is a *LostError, which matches ErrLost and tells why. ctx carries the
+	// values of the call that obtained the lease. The keys are released when the holder calls Unlock or when the
 	// lease's time is over, whichever is first.
 	Lost func(ctx context.Context, lease *Lease, err error)
 }
@@ -124,7 +127,7 @@ func LogHooks(log *slog.Logger) Hooks {
 				if errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) {
 					level = slog.LevelWarn
 				}
-			case op.Kind != "unlock":
+			case lease.Err() == nil:
 				attrs = append(attrs, "validity", lease.Validity())
 			}
 			log.Log(ctx, level, "redlock "+op.Kind, attrs...)

@@ -15,6 +15,7 @@ import (
 // A lease goes one way only:
 //
 //	held ──Unlock──────────────► released   Err matches ErrReleased
+//	held ──Detach──────────────► detached   Err matches ErrReleased
 //	held ──end, or Extend finds─► lost      Err matches ErrLost
 //	held ──Locker.Close────────► closed     Err matches ErrClosed
 type Lease struct {
@@ -24,6 +25,7 @@ type Lease struct {
 	ttl    time.Duration   // of the acquire
 	claims []claim         // one per node
 	values context.Context // values of the call that obtained it, for hooks
+	outer  *Lease          // of a nested lease: the outermost one, which has all the rest
 	over   atomic.Bool     // = (err != nil), for lanes: nothing but the release is written any more
 
 	due   time.Time     // these three are the agenda's
@@ -68,10 +70,8 @@ func (l *Lease) String() string {
 	if l == nil {
 		return "lease <nil>"
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	left := l.look()
-	if l.err != nil {
+	left := l.Validity()
+	if l.Err() != nil {
 		return fmt.Sprintf("lease %s: over", quote(l.name))
 	}
 	return fmt.Sprintf("lease %s: valid for %v", quote(l.name), left)
@@ -87,6 +87,9 @@ func (l *Lease) GoString() string { return l.String() }
 func (l *Lease) Until() time.Time {
 	if l == nil {
 		return time.Time{}
+	}
+	if l.outer != nil {
+		return l.outer.Until()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,6 +110,9 @@ func (l *Lease) Validity() time.Duration {
 	if l == nil {
 		return 0
 	}
+	if l.outer != nil {
+		return l.nestedValidity()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	left := l.look()
@@ -122,6 +128,9 @@ func (l *Lease) Validity() time.Duration {
 func (l *Lease) Err() error {
 	if l == nil {
 		return errNilLease
+	}
+	if l.outer != nil {
+		return l.nestedErr()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,6 +167,9 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	if l == nil {
 		return errNilLease
+	}
+	if l.outer != nil && l.Err() == nil {
+		return l.outer.Extend(ctx, ttl) // one operation, so hooks are told once
 	}
 	cfg := &l.locker.cfg
 	if err := cfg.checkTTL(ttl); err != nil {
@@ -218,6 +230,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration) error {
 //     that is gone when it is asked again.)
 //   - ErrNoQuorum: too few nodes answered; keys may stay until their ttl ends.
 //   - ErrClosed: the Locker was closed and released the lock then.
+//   - ErrReleased: the lease was detached, so nothing was sent.
 //
 // A second Unlock returns what the first did, and waits for it if need be.
 func (l *Lease) Unlock(ctx context.Context) error {
@@ -226,6 +239,9 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	}
 	if ctx == nil {
 		ctx = background
+	}
+	if l.outer != nil {
+		return l.unlockNested(ctx)
 	}
 	l.mu.Lock()
 	if c := l.unlocked; c != nil {
@@ -288,17 +304,19 @@ func (l *Lease) release(r *round) {
 func (l *Lease) quorum() int { return quorumOf(len(l.claims)) }
 
 // wrap says during which operation an error occurred.
-func (l *Lease) wrap(k kind, err error) error {
+func (l *Lease) wrap(k kind, err error) error { return l.during(k.String(), err) }
+
+func (l *Lease) during(op string, err error) error {
 	switch e := err.(type) {
 	case leaseError:
-		e.op = k.String()
+		e.op = op
 		return e
 	case *LostError:
 		said := *e
-		said.op = k.String()
+		said.op = op
 		return &said
 	}
-	return fmt.Errorf("redlock: %v %s: %w", k, quote(l.name), err)
+	return fmt.Errorf("redlock: %s %s: %w", op, quote(l.name), err)
 }
 
 // leaseError says why a lease that was not lost may not act any more.

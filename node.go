@@ -76,9 +76,9 @@ type node struct {
 // knowledge is what was found out about a server by trying; it is forgotten
 // with the last connection, since a server may come back as another version.
 type knowledge struct {
-	scripts [release + 1]bool // it has run these, so it knows their hashes
-	old     bool              // it refuses SET NX GET: acquire by script
-	noSHA   bool              // it refuses EVALSHA: always send the text
+	scripts [kinds]bool // it has run these, so it knows their hashes
+	old     bool        // it refuses SET NX GET: acquire by script
+	noSHA   bool        // it refuses EVALSHA: always send the text
 }
 
 // nodeStats counts what a lane saw, for judging a node's health.
@@ -102,7 +102,7 @@ func (n *node) push(q *request) {
 	case n.queue.len >= maxQueue:
 		n.finish(q, Vote{Outcome: Failed, Err: errFull}, &out)
 	default:
-		if q.kind == acquire {
+		if q.kind.acquires() {
 			q.claim.acquire = q
 			n.block(q)
 		}
@@ -139,11 +139,7 @@ func (n *node) end(q *request) {
 		n.finish(q, Vote{Outcome: Refused, Err: errNotThere}, &out)
 	default:
 		c.ending = true
-		if a := c.acquire; a != nil && (a.state == queued || a.state == parked) {
-			n.queue.drop(a)
-			n.stats.GivenUp++
-			n.finish(a, Vote{Outcome: Failed, Err: errGivenUp}, &out)
-		}
+		n.giveUp(c, &out)
 		if !c.there && c.flying == 0 {
 			n.finish(q, Vote{Outcome: Refused, Err: errNeverThere, never: true}, &out)
 			break
@@ -153,6 +149,57 @@ func (n *node) end(q *request) {
 	}
 	n.mu.Unlock()
 	out.deliver()
+}
+
+// detach sees to it that nothing of a claim's token is written any more, not
+// even a release. q is answered when what was written has returned.
+func (n *node) detach(q *request) {
+	var out answers
+	n.mu.Lock()
+	c := q.claim
+	c.ending = true
+	n.giveUp(c, &out)
+	for e := n.queue.head; e != nil; {
+		next := e.next
+		if e.claim == c {
+			n.drop(e, &out)
+		}
+		e = next
+	}
+	c.release = q
+	n.landed(c, &out)
+	n.mu.Unlock()
+	out.deliver()
+}
+
+// giveUp drops the acquire of a claim if it is not under way. The extends that
+// waited for it come into the queue, to be dropped from there.
+func (n *node) giveUp(c *claim, out *answers) {
+	if a := c.acquire; a != nil && (a.state == queued || a.state == parked) {
+		n.drop(a, out)
+	}
+}
+
+func (n *node) drop(q *request, out *answers) {
+	n.queue.drop(q)
+	n.stats.GivenUp++
+	n.finish(q, Vote{Outcome: Failed, Err: errGivenUp}, out)
+}
+
+// landed lets the release or detach go that waited until nothing of the token is
+// flying.
+func (n *node) landed(c *claim, out *answers) {
+	q := c.release
+	if c.flying > 0 || q == nil {
+		return
+	}
+	c.release = nil
+	if q.kind == release {
+		n.queue.push(q)
+		return
+	}
+	q.state = done
+	*out = append(*out, answer{q, Vote{Outcome: Granted}})
 }
 
 // ask registers a release and queues it, at once or when all that flies of its
@@ -201,7 +248,7 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 	}
 	q.state = done
 	c := q.claim
-	if q.kind == acquire {
+	if q.kind.acquires() {
 		c.acquire = nil
 		for _, e := range c.waiting {
 			n.queue.push(e)
@@ -212,11 +259,7 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		if q.writes > 0 {
 			c.flying--
 		}
-		if c.flying == 0 && c.release != nil {
-			r := c.release
-			c.release = nil
-			n.queue.push(r)
-		}
+		n.landed(c, out)
 	}
 	switch v.Outcome {
 	case Granted:
@@ -246,7 +289,7 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 			if q.writes == 0 {
 				c.flying++
 			}
-			if q.kind.sets() {
+			if q.kind.sets() || q.kind == attach {
 				c.there = true
 			}
 			c.longest = max(c.longest, q.ttl)

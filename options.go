@@ -44,6 +44,7 @@ type config struct {
 	owner       string
 	autoExtend  bool
 	maxHold     time.Duration // 0: no limit
+	reentrant   bool
 	hooks       []Hooks
 	clock       clock
 }
@@ -162,6 +163,29 @@ func WithOwner(label string) Option {
 		if !utf8.ValidString(label) || strings.ContainsFunc(label, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return fmt.Errorf("owner label is %q; want printable UTF-8", label)
 		}
+		return nil
+	}}
+}
+
+// WithReentrancy lets a name be locked again under its own lease: Lock, TryLock
+// and Do on a ctx that comes from the Context of a lease of this Locker or a
+// sibling on the same name, as inside Do, give a nested lease at once. Without
+// this option such a call fails at once with ErrHeld, since it would wait for
+// itself.
+//
+// A nested lease costs no command and takes part in the outermost one: it has
+// the same token and the same end. Until, Validity and Extend are the outermost
+// one's. It ends when it is unlocked itself, which sends nothing, or with the
+// outermost lease, by whichever Locker it was taken, and then says why that
+// ended. The outermost Unlock releases the lock even if a nested lease was not
+// unlocked; that one then says ErrReleased. A nested Do renews nothing; whether the
+// lease is renewed is the outermost one's affair.
+//
+// It is the ctx that makes a call nested, never the process or the goroutine: a
+// lease that was unlocked, also one whose Unlock failed, is never entered again.
+func WithReentrancy() Option {
+	return Option{name: "reentrancy", set: func(c *config) error {
+		c.reentrant = true
 		return nil
 	}}
 }

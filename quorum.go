@@ -86,6 +86,7 @@ type round struct {
 	start instant
 	ttl   time.Duration // of lock and extend: what a granting node vouches for
 	bound time.Duration // how long a vote may take
+	old   string        // of an attach: the token that may be replaced
 
 	// news is signalled when the caller has something to do: the round was won
 	// or its class settled, or one more vote came in on a lost round.
@@ -116,7 +117,7 @@ func newRound(k kind, op string, l *Lease, start instant, ttl, bound time.Durati
 // answer records node i's vote. A granted vote counts for the lease whenever it
 // comes, also long after the verdict.
 func (r *round) answer(i int, v Vote) {
-	if v.Outcome == Granted && r.kind != release {
+	if v.Outcome == Granted && (r.kind == acquire || r.kind == extend) {
 		r.lease.vouch(i, r.kind, r.start, r.ttl)
 	}
 	if v.Outcome == Refused && r.kind == extend {
@@ -209,6 +210,8 @@ func (r *round) settled() bool {
 func (r *round) settledNow() bool {
 	t := r.tally
 	switch {
+	case r.kind == detach:
+		return t.pending() == 0
 	case t.verdict() == won || t.class() == refused:
 		return true
 	case t.class() == noQuorum:

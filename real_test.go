@@ -257,3 +257,27 @@ func TestTwoAddressesOfOneServerAreOneVote(t *testing.T) {
 	require.ErrorContains(t, err, "under another name")
 	ns[:1].eventuallyEmpty(t, soon)
 }
+
+func TestADetachedLockIsAttachedOnce(t *testing.T) {
+	ns := startNodes(t, 3)
+	from, to := ns.locker(t), ns.locker(t)
+	lease := lock(t, from, "orders")
+	ns.eventuallyHold(t, lease, soon)
+	require.NoError(t, lease.Detach(t.Context()))
+	begin := time.Now()
+	next, err := to.Attach(t.Context(), "orders", lease.Token())
+	require.NoError(t, err)
+	ns.eventuallyHold(t, next, soon)
+	ns.eventuallyLasts(t, next, ttl, begin)
+	_, err = from.Attach(t.Context(), "orders", lease.Token())
+	require.ErrorIs(t, err, redlock.ErrLost)
+	require.ErrorIs(t, lease.Unlock(t.Context()), redlock.ErrReleased)
+	ns.eventuallyHold(t, next, soon)
+	unlock(t, next)
+	ns.eventuallyEmpty(t, soon)
+	_, err = from.Attach(t.Context(), "orders", next.Token())
+	require.ErrorIs(t, err, redlock.ErrLost, "released")
+	ns.do(t, "lpush", "orders", "x")
+	_, err = from.Attach(t.Context(), "orders", next.Token())
+	require.ErrorIs(t, err, redlock.ErrLost, "another type")
+}

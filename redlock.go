@@ -138,7 +138,10 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 //   - ErrInvalid: the name or ctx cannot be used: a name has 1 byte to 1 MiB and
 //     does not begin with "redlock:fence:", which is reserved. Nothing was sent.
 //   - ErrHeld without votes: ctx descends from the Context of a lease on this
-//     very name, and waiting would be for ever. Locks are not re-entrant.
+//     very name, and waiting would be for ever. WithReentrancy makes it a nested
+//     lease instead.
+//   - ErrLost: with WithReentrancy, the lease from whose Context ctx descends was
+//     lost. (ErrReleased: it is being unlocked at this moment.)
 //   - ErrHeld, ErrNoQuorum or ErrExpired, in a *QuorumError with the votes of the
 //     last round: a limit is used up, or nodes that deny access make more tries
 //     pointless.
@@ -167,6 +170,9 @@ func (l *Locker) observed(ctx context.Context, op Op, attempts int, wait time.Du
 	if err := checkName(op.Name); err != nil {
 		return nil, err
 	}
+	if outer := l.entered(ctx, op.Name); outer != nil {
+		return l.reenter(ctx, op, outer)
+	}
 	ctx = l.cfg.start(ctx, op)
 	lease, err := l.lock(ctx, op, attempts, wait)
 	l.cfg.done(ctx, op, lease, err)
@@ -181,7 +187,7 @@ func (l *Locker) lock(ctx context.Context, op Op, attempts int, wait time.Durati
 	}
 	defer leave()
 	if own, ok := ctx.Value(heldKey{l.root, op.Name}).(*Lease); ok && own.Err() == nil {
-		return nil, fmt.Errorf("redlock: %s %s: %w: by the lease that this context comes from, and locks are not re-entrant",
+		return nil, fmt.Errorf("redlock: %s %s: %w: by the lease that this context comes from; WithReentrancy would nest this call in it",
 			op.Kind, quote(op.Name), ErrHeld)
 	}
 	begin := time.Now()
@@ -235,13 +241,20 @@ func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
 // the error that ended the wait. Without a lease everything is released again:
 // that is asked for here, in order behind what was sent, and done by the lanes.
 func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumError, error) {
+	return l.take(ctx, op, n, acquire, "")
+}
+
+// take is the round of an attempt or, with the token that may be replaced, of an
+// attach. To the round and the lease the two are one; to the lanes nearly so.
+func (l *Locker) take(ctx context.Context, op Op, n int, k kind, old string) (*Lease, *QuorumError, error) {
 	lease := l.newLease(op.Name)
 	start := l.cfg.clock.start() // before the first byte
 	r := newRound(acquire, op.Kind, lease, start, l.cfg.ttl, l.cfg.voteBound())
+	r.old = old
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(lease.claims))
 	for i := range requests {
-		requests[i] = request{kind: acquire, claim: &lease.claims[i], round: r, ttl: l.cfg.ttl, by: by}
+		requests[i] = request{kind: k, claim: &lease.claims[i], round: r, ttl: l.cfg.ttl, by: by}
 		lease.claims[i].node.push(&requests[i])
 	}
 	// A lost round is acted on at once: what was granted is released while the
@@ -271,6 +284,8 @@ func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumErro
 	switch {
 	case t.verdict() == won:
 		verdict.class = ErrExpired
+	case t.class() == refused && k == attach:
+		verdict.class = ErrLost
 	case t.class() == refused:
 		verdict.class = ErrHeld
 	}
@@ -296,11 +311,12 @@ func (l *Locker) newLease(name string) *Lease {
 // when fn panics or ends its goroutine. fn must stop when its context ends.
 //
 // The error is Lock's, without fn having run; or fn's, joined with ErrLost if
-// the lock was lost meanwhile, or ErrClosed if Close took it away. Test these
-// two before the context's errors: fn's own error is then usually
+// the lock was lost meanwhile, ErrClosed if Close took it away, or, nested with
+// WithReentrancy, ErrReleased if the outermost lease was unlocked. Test them
+// before the context's errors: fn's own error is then usually
 // context.Canceled (context.Cause(ctx) in fn says more). An unlock that did not
 // reach a quorum is told to Hooks only: the work was done under the lock, and
-// the ttl frees it.
+// the ttl frees it. A lease that fn detached is not unlocked.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return invalid("the function is nil")
@@ -309,9 +325,12 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	lease.watch()
+	if lease.outer == nil { // a nested one ends with the outermost
+		lease.watch()
+	}
 	defer func() {
-		if unlockErr := lease.Unlock(ctx); errors.Is(unlockErr, ErrLost) || errors.Is(unlockErr, ErrClosed) {
+		unlockErr := lease.Unlock(ctx)
+		if errors.Is(unlockErr, ErrLost) || errors.Is(unlockErr, ErrClosed) || unlockErr != nil && lease.outer != nil {
 			err = errors.Join(err, unlockErr)
 		}
 	}()

@@ -13,11 +13,11 @@ type claim struct {
 	index int
 
 	acquire *request // until it returned
-	release *request // asked for, waits until nothing of the token is flying
+	release *request // a release or detach that was asked for and waits until nothing of the token is flying
 	flying  int      // acquires, extends and repairs that were written and have not returned
 	there   bool     // the key may be there: a SET was written and not denied
 	silent  bool     // a SET was written and never answered; it may still land
-	ending  bool     // a release was asked for
+	ending  bool     // a release or detach was asked for
 	unheard bool     // a release was written and never answered
 	twice   bool     // the server had the token by another name and has voted there
 
@@ -31,10 +31,18 @@ const (
 	acquire kind = iota
 	extend
 	release
-	repair // an acquire of a token that holds a quorum already
+	repair         // an acquire of a token that holds a quorum already
+	attach         // an acquire that may replace exactly round.old
+	kinds          // how many are written
+	detach = kinds // is never written: its answer is that nothing else of its token is either
 )
 
-func (k kind) String() string { return [...]string{"lock", "extend", "unlock", "repair"}[k] }
+func (k kind) String() string {
+	return [...]string{"lock", "extend", "unlock", "repair", "attach", "detach"}[k]
+}
+
+// acquires tells the kinds of request with which a lease begins.
+func (k kind) acquires() bool { return k == acquire || k == attach }
 
 // sets tells whether a request may put its token where nothing is.
 func (k kind) sets() bool { return k == acquire || k == repair }

@@ -20,13 +20,16 @@ var (
 	extendLua string
 	//go:embed lua/release.lua
 	releaseLua string
+	//go:embed lua/attach.lua
+	attachLua string
 
 	scripts = [...]*redis.Script{
 		acquire: redis.NewScript(acquireLua),
 		extend:  redis.NewScript(extendLua),
 		release: redis.NewScript(releaseLua),
+		attach:  redis.NewScript(attachLua),
 	}
-	sources = [...]string{acquire: acquireLua, extend: extendLua, release: releaseLua}
+	sources = [...]string{acquire: acquireLua, extend: extendLua, release: releaseLua, attach: attachLua}
 )
 
 // command is a reply of any type to a request that go-redis must never send
@@ -55,6 +58,9 @@ func (q *request) command(native, text bool) command {
 	if q.kind == release {
 		return command{redis.NewCmd(background, verb, script, 1, name, token)}
 	}
+	if q.kind == attach {
+		return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl), q.round.old)}
+	}
 	return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl))}
 }
 
@@ -67,7 +73,7 @@ type reply uint8
 
 const (
 	yes      reply = iota // the token holds the name, or did until this release
-	already               // of an acquire: the token held the name before
+	already               // of an acquire or attach: the token held the name before
 	absent                // nothing is stored under the name
 	foreign               // something else is stored under the name
 	refusal               // the server answered with an error: it did not do it
@@ -97,6 +103,15 @@ func read(k kind, token string, cmd command) (r reply, other string, err error) 
 			return already, "", nil
 		case ok:
 			return foreign, s, nil
+		}
+	case k == attach:
+		switch v := val.(type) {
+		case string:
+			return foreign, v, nil
+		case int64:
+			if v >= 0 && v <= 2 {
+				return [...]reply{absent, yes, already}[v], "", nil
+			}
 		}
 	default:
 		switch val {

@@ -68,8 +68,11 @@ func (n *node) learn(q *request, r reply, err error) {
 // writes can be repeated (an acquire and an extend by their token, a release
 // because we remember that it was unanswered); what must never happen is that
 // somebody repeats it without our knowing. Whether anybody still wants it is
-// looked at when it is taken from the queue.
+// looked at here, and once more when it is taken from the queue.
 func (n *node) again(q *request, r reply, err error) bool {
+	if q.kind != release && q.claim.ending {
+		return false // nobody does, and what was asked for instead waits for this
+	}
 	switch r {
 	case noScript:
 		if q.native || q.text {
@@ -92,7 +95,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 	}
 	c := q.claim
 	switch q.kind {
-	case acquire:
+	case acquire, attach:
 		c.there, c.silent = q.resends > 0, q.resends > 0 // a refused form leaves an earlier writing in doubt
 	case repair:
 		c.silent = c.silent || r == broken
@@ -113,11 +116,11 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		// Earlier writings stay in doubt, of the acquire or of another repair.
 		c.silent = c.silent || r == broken || r == timeout
 		c.there = c.silent || r == yes || r == already
-	case acquire:
+	case acquire, attach:
 		// An error reply to the second writing leaves the first unanswered.
 		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0
 		c.there = r == yes || r == already || c.silent
-		if r == foreign && n.revive(q, other) {
+		if r == foreign && q.kind == acquire && n.revive(q, other) {
 			return
 		}
 		if r == already && q.resends == 0 {
