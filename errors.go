@@ -49,7 +49,8 @@ type Outcome uint8
 const (
 	// Pending: the node has not answered yet.
 	Pending Outcome = iota
-	// Granted: the node holds the token (lock, extend) or deleted it (unlock).
+	// Granted: the node holds the token (lock, extend), deleted it (unlock), is
+	// free of the name (forcerelease) or answered (inspect).
 	Granted
 	// Refused: the name is not this lease's there.
 	Refused
@@ -93,7 +94,7 @@ func (v Vote) String() string {
 
 // Round is the record of one round of votes: one request to every node.
 type Round struct {
-	Op      string        // "lock", "trylock", "extend", "renew" (by the watchdog), "unlock" or "close"
+	Op      string        // "lock", "trylock", "extend", "renew" (by the watchdog), "unlock", "close", "inspect" or "forcerelease"
 	Name    string        // of the lock
 	Attempt int           // of lock and trylock: the first is 1; else 0
 	Quorum  int           // votes needed

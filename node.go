@@ -76,9 +76,9 @@ type node struct {
 // knowledge is what was found out about a server by trying; it is forgotten
 // with the last connection, since a server may come back as another version.
 type knowledge struct {
-	scripts [release + 1]bool // it has run these, so it knows their hashes
-	old     bool              // it refuses SET NX GET: acquire by script
-	noSHA   bool              // it refuses EVALSHA: always send the text
+	scripts [len(sources)]bool // it has run these, so it knows their hashes
+	old     bool               // it refuses SET NX GET: acquire by script
+	noSHA   bool               // it refuses EVALSHA: always send the text
 }
 
 // nodeStats counts what a lane saw, for judging a node's health.
@@ -92,7 +92,7 @@ type nodeStats struct {
 	Owed, Forgiven            uint64 // releases that had to be repeated; those left to the ttl in the end
 }
 
-// push queues an acquire, an extend or a repair.
+// push queues anything but a release.
 func (n *node) push(q *request) {
 	var out answers
 	n.mu.Lock()
@@ -150,6 +150,19 @@ func (n *node) end(q *request) {
 		}
 		n.ask(q)
 		n.rouse()
+	}
+	n.mu.Unlock()
+	out.deliver()
+}
+
+// withdraw takes back a request of no lease that has not been written.
+func (n *node) withdraw(q *request) {
+	var out answers
+	n.mu.Lock()
+	if q.state == queued {
+		n.queue.drop(q)
+		n.stats.GivenUp++
+		n.finish(q, Vote{Outcome: Failed, Err: errGivenUp}, &out)
 	}
 	n.mu.Unlock()
 	out.deliver()
@@ -218,12 +231,13 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 			n.queue.push(r)
 		}
 	}
-	switch v.Outcome {
-	case Granted:
+	switch {
+	case q.kind.ofNoLease(): // no vote
+	case v.Outcome == Granted:
 		n.stats.Granted++
-	case Refused:
+	case v.Outcome == Refused:
 		n.stats.Refused++
-	case Failed:
+	case v.Outcome == Failed:
 		n.stats.Failed++
 	}
 	if q.round != nil {
@@ -243,7 +257,7 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 				n.finish(q, Vote{Outcome: Failed, Err: errNotSent}, out)
 				continue
 			}
-			if q.writes == 0 {
+			if q.writes == 0 && !q.kind.ofNoLease() {
 				c.flying++
 			}
 			if q.kind.sets() {

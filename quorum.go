@@ -116,7 +116,7 @@ func newRound(k kind, op string, l *Lease, start instant, ttl, bound time.Durati
 // answer records node i's vote. A granted vote counts for the lease whenever it
 // comes, also long after the verdict.
 func (r *round) answer(i int, v Vote) {
-	if v.Outcome == Granted && r.kind != release {
+	if v.Outcome == Granted && r.kind != release && !r.kind.ofNoLease() {
 		r.lease.vouch(i, r.kind, r.start, r.ttl)
 	}
 	if v.Outcome == Refused && r.kind == extend {
@@ -209,6 +209,8 @@ func (r *round) settled() bool {
 func (r *round) settledNow() bool {
 	t := r.tally
 	switch {
+	case r.kind.ofNoLease(): // somebody wants to see them all
+		return t.pending() == 0
 	case t.verdict() == won || t.class() == refused:
 		return true
 	case t.class() == noQuorum:

@@ -31,10 +31,14 @@ const (
 	acquire kind = iota
 	extend
 	release
-	repair // an acquire of a token that holds a quorum already
+	repair  // an acquire of a token that holds a quorum already
+	inspect // of no lease: reads what is there
+	force   // of no lease: deletes whatever is there
 )
 
-func (k kind) String() string { return [...]string{"lock", "extend", "unlock", "repair"}[k] }
+func (k kind) String() string {
+	return [...]string{"lock", "extend", "unlock", "repair", "inspect", "forcerelease"}[k]
+}
 
 // sets tells whether a request may put its token where nothing is.
 func (k kind) sets() bool { return k == acquire || k == repair }
@@ -47,13 +51,17 @@ func (k kind) script() kind {
 	return k
 }
 
+// ofNoLease tells the kinds that ask about a name instead of for a token. They
+// need no order among other requests.
+func (k kind) ofNoLease() bool { return k == inspect || k == force }
+
 // A request is one command for one node, from the asking to the answer.
 type request struct {
 	kind  kind
 	claim *claim
 	round *round        // where the answer counts; nil for a release that nobody waits for
 	ttl   time.Duration // of acquire and extend
-	by    time.Time     // acquire and extend are not written from here on
+	by    time.Time     // not written from here on, unless it is a release
 
 	asked      time.Time // when it came into the queue
 	state      state
@@ -65,6 +73,7 @@ type request struct {
 	text       bool // this writing carries the script's text
 	resends    int  // how often it was written again after a broken connection
 	revived    bool // it was refused by a leftover of our own and tried again
+	found      any  // what an inspect was answered, once its vote is delivered
 }
 
 type state uint8

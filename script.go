@@ -20,13 +20,19 @@ var (
 	extendLua string
 	//go:embed lua/release.lua
 	releaseLua string
+	//go:embed lua/inspect.lua
+	inspectLua string
+	//go:embed lua/force.lua
+	forceLua string
 
 	scripts = [...]*redis.Script{
 		acquire: redis.NewScript(acquireLua),
 		extend:  redis.NewScript(extendLua),
 		release: redis.NewScript(releaseLua),
+		inspect: redis.NewScript(inspectLua),
+		force:   redis.NewScript(forceLua),
 	}
-	sources = [...]string{acquire: acquireLua, extend: extendLua, release: releaseLua}
+	sources = [...]string{acquire: acquireLua, extend: extendLua, release: releaseLua, inspect: inspectLua, force: forceLua}
 )
 
 // command is a reply of any type to a request that go-redis must never send
@@ -52,8 +58,13 @@ func (q *request) command(native, text bool) command {
 	if text {
 		verb, script = "eval", sources[q.kind.script()]
 	}
-	if q.kind == release {
+	switch q.kind {
+	case release:
 		return command{redis.NewCmd(background, verb, script, 1, name, token)}
+	case inspect:
+		return command{redis.NewCmd(background, verb, script, 1, name, fenceCounter(name))}
+	case force:
+		return command{redis.NewCmd(background, verb, script, 1, name, releasedChannel+name)}
 	}
 	return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl))}
 }
@@ -97,6 +108,10 @@ func read(k kind, token string, cmd command) (r reply, other string, err error) 
 			return already, "", nil
 		case ok:
 			return foreign, s, nil
+		}
+	case k == inspect:
+		if list, ok := val.([]any); ok && len(list) == 3 {
+			return yes, "", nil
 		}
 	default:
 		switch val {

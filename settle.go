@@ -20,6 +20,9 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		default:
 			heard = true
 		}
+		if q.kind == inspect {
+			q.found = cmds[i].Val()
+		}
 		n.learn(q, r, err)
 		if n.again(q, r, err) {
 			continue
@@ -129,6 +132,9 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 			n.finish(q, Vote{Outcome: Failed, Err: errTwice, permanent: true}, out)
 			return
 		}
+	}
+	if q.kind == force && r == absent { // free of the name, as was asked for
+		r = yes
 	}
 	if q.kind == extend && c.twice {
 		n.finish(q, Vote{Outcome: Failed, Err: errTwice}, out)
