@@ -61,6 +61,7 @@ type node struct {
 	asked       map[string][]*request // releases that have not returned, by lock name
 	outstanding int                   // = Σ len(asked[name])
 	debts       debts
+	gate        gate
 	server      knowledge
 	refused     error // the last failure to connect
 	refusedAt   time.Time
@@ -88,6 +89,7 @@ type nodeStats struct {
 	Timeouts, Broken          uint64 // exchanges without an answer
 	Connects, ConnectFailures uint64
 	GivenUp                   uint64 // requests dropped before they were written
+	NotAsked                  uint64 // votes that the gate kept back; they have failed too
 	Resent                    uint64 // requests written again after a broken connection
 	Owed, Forgiven            uint64 // releases that had to be repeated; those left to the ttl in the end
 }
@@ -101,6 +103,7 @@ func (n *node) push(q *request) {
 		n.finish(q, Vote{Outcome: Failed, Err: ErrClosed}, &out)
 	case n.queue.len >= maxQueue:
 		n.finish(q, Vote{Outcome: Failed, Err: errFull}, &out)
+	case q.kind == acquire && !n.admit(q, &out):
 	default:
 		if q.kind == acquire {
 			q.claim.acquire = q
@@ -116,6 +119,18 @@ func (n *node) push(q *request) {
 	}
 	n.mu.Unlock()
 	out.deliver()
+}
+
+// admit passes an acquire through the gate, or answers it.
+func (n *node) admit(q *request, out *answers) bool {
+	probe, err := n.gate.admit(n.refused, n.connecting > 0 && !n.linked())
+	if err != nil {
+		n.stats.NotAsked++
+		n.finish(q, Vote{Outcome: Failed, Err: err}, out)
+		return false
+	}
+	q.probe = probe
+	return true
 }
 
 // block makes an acquire wait for the releases of its name that are under way.
@@ -213,6 +228,10 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		return
 	}
 	q.state = done
+	if q.probe != nil {
+		q.probe(errNoVerdict)
+		q.probe = nil
+	}
 	c := q.claim
 	if q.kind == acquire {
 		c.acquire = nil
@@ -306,12 +325,13 @@ func (n *node) measure(took time.Duration) {
 	}
 }
 
-// heard notes whether the node answered. One that was mute may have our
+// heard notes whether the node answered an exchange, a ping or a connection. One that was mute may have our
 // leftovers: they are due now, but not in a loop with a node that takes
 // connections and breaks them over the releases themselves: all are called in
 // twice a node timeout at the most, and once it is decided when, that stands. A
 // moment that moved on with every answer would be minutes away after some.
 func (n *node) heard(yes bool) {
+	n.gate.heard(yes)
 	if yes && n.mute && len(n.debts.of) > 0 {
 		now := time.Now()
 		if next := n.debts.called.Add(n.dialer.timeout / 2); !now.Before(next) {

@@ -69,11 +69,12 @@ type request struct {
 	blockers   int        // of an acquire: releases that must return first
 	blocked    []*request // of a release: acquires that wait for it
 	writes     int
-	native     bool // this writing is the native command
-	text       bool // this writing carries the script's text
-	resends    int  // how often it was written again after a broken connection
-	revived    bool // it was refused by a leftover of our own and tried again
-	found      any  // what an inspect was answered, once its vote is delivered
+	native     bool        // this writing is the native command
+	text       bool        // this writing carries the script's text
+	resends    int         // how often it was written again after a broken connection
+	revived    bool        // it was refused by a leftover of our own and tried again
+	probe      func(error) // of an acquire that the gate let through on trial
+	found      any         // what an inspect was answered, once its vote is delivered
 }
 
 type state uint8

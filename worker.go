@@ -259,6 +259,7 @@ func (w *worker) prove() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w.used = time.Now()
+	n.heard(true)
 	n.trip = w.used.Sub(begin) // nothing else was under way, so it is a clean sample
 	return !n.closed
 }
