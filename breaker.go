@@ -108,9 +108,18 @@ func (g *gate) admit(refused error, connecting bool) (probe func(error), err err
 			return probe, nil
 		}
 	default:
-		return nil, errNotAsked{silent: time.Since(g.since), refused: refused, next: g.pause() - time.Since(g.shut)}
+		return nil, errNotAsked{silent: g.silent(), refused: refused, next: g.pause() - time.Since(g.shut)}
 	}
-	return nil, errNotAsked{silent: time.Since(g.since), refused: refused}
+	return nil, errNotAsked{silent: g.silent(), refused: refused}
+}
+
+// silent is how long ago the first exchange without an answer ended, if there was
+// none with one since.
+func (g *gate) silent() time.Duration {
+	if g.breaker == nil {
+		return 0
+	}
+	return time.Since(g.since)
 }
 
 // state is "closed", "open" or "half-open", in the words of circuit breakers:

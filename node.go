@@ -65,6 +65,8 @@ type node struct {
 	server      knowledge
 	refused     error // the last failure to connect
 	refusedAt   time.Time
+	objection   error // the error reply to the last acquire; nil: it had another
+	latency     ring
 	slow        int  // exchanges in a row that say that the line has become long
 	unconfirmed int  // releases that were given up while closing
 	mute        bool // the last exchange brought no answer
@@ -289,7 +291,9 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 		size += len(c.lease.name)
 		batch = append(batch, q)
 	}
-	n.stats.Batches++
+	if len(batch) > 0 {
+		n.stats.Batches++
+	}
 	n.stats.Requests += uint64(len(batch))
 	return batch
 }
@@ -314,6 +318,7 @@ func (n *node) failAll(begin time.Time, err error, out *answers) {
 // since a busy server looks like a long line; but one that stays far beyond what
 // any server is busy for has become longer.
 func (n *node) measure(took time.Duration) {
+	n.latency.add(took)
 	const many, far = 8, 10 * longTrip
 	if took < far {
 		n.slow = 0

@@ -119,6 +119,12 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		n.finish(q, Vote{}, out)
 		return
 	case acquire:
+		switch r {
+		case yes, already, foreign:
+			n.objection = nil
+		case refusal, noScript:
+			n.objection = err
+		}
 		// An error reply to the second writing leaves the first unanswered.
 		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0
 		c.there = r == yes || r == already || c.silent
