@@ -62,8 +62,8 @@ func TestGateShutsOnlyAfterSeveralSilencesOverSomeTime(t *testing.T) {
 		{"a hundred at once", make([]bool, 100), ms(1), ms(50), "closed"},
 		{"three, over less than the span", make([]bool, 3), tripSpan/2 - 1, ms(50), "closed"},
 		{"three, over the span", make([]bool, 3), tripSpan / 2, ms(50), "open"},
-		{"three, over less than two timeouts", make([]bool, 3), ms(999), time.Second, "closed"},
-		{"three, over two timeouts", make([]bool, 3), ms(1000), time.Second, "open"},
+		{"three, over less than two timeouts", make([]bool, 3), ms(2999), 3 * time.Second, "closed"},
+		{"three, over two timeouts", make([]bool, 3), ms(3000), 3 * time.Second, "open"},
 		{"an answer in between", []bool{false, false, true, false, false}, time.Hour, ms(50), "closed"},
 		{"an answer after", []bool{false, false, false, true}, time.Second, ms(50), "closed"},
 	} {

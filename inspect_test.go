@@ -365,3 +365,19 @@ func TestFenceCounterLiesBesideItsLock(t *testing.T) {
 	}
 	assert.True(t, strings.HasPrefix(fenceCounter("a"), fencePrefix))
 }
+
+func TestForceReleaseThatIsGivenUpIsNotWrittenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker()
+		require.NoError(t, l.ForceRelease(t.Context(), "a"))
+		w.plant("a", 0, 1, 2, 3)
+		w.Inject("on EVALSHA #1, node 3: delay 50ms")
+		ctx, cancel := context.WithTimeout(t.Context(), ms(10))
+		defer cancel()
+		time.AfterFunc(ms(20), func() { w.Inject("at 0s, node 3: cut") }) // a broken connection is replaced
+		assert.NoError(t, l.ForceRelease(ctx, "a"), "a quorum is free of it")
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"", "", "foreign"}, w.keys("a"))
+	})
+}
