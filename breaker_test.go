@@ -395,3 +395,23 @@ func TestLockDoesNotSpinWhenNobodyIsAsked(t *testing.T) {
 		assert.Less(t, rounds.Load(), int64(500))
 	})
 }
+
+func TestRequestsThatNobodyWantedAnyMoreAreNoSilences(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l, err := New(w.openLike(ms(500)), WithNodeTimeout(ms(500)))
+		require.NoError(t, err)
+		defer l.Close()
+		l.warm()
+		w.Inject("at 0s, node 3: hang")
+		// One exchange times out, then connecting does, which takes 2 s a time.
+		for begin := time.Now(); time.Since(begin) < 4*time.Second; time.Sleep(ms(10)) {
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		require.Greater(t, l.lane(2).GivenUp, uint64(100))
+		_, opened := l.gateOf(2)
+		assert.Zero(t, opened, "two silences and hundreds that were not sent")
+	})
+}
