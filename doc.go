@@ -44,6 +44,14 @@
 // Where the work cannot tolerate that, the resource has to refuse the late one,
 // or a consensus store should guard it.
 //
+// # Looking inside
+//
+// Inspect shows what all nodes have under a name, and ForceRelease frees it for an
+// operator who knows that its holder is gone. Health and Stats tell what a Locker
+// knows of its nodes without asking them. A node that has not answered for
+// seconds is not asked for votes but every few hundred milliseconds, so that
+// nobody waits for what is known; its row in an error says so.
+//
 // # What is a node
 //
 // A node is one primary whose memory is the vote. A *redis.Client of a plain

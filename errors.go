@@ -50,7 +50,8 @@ type Outcome uint8
 const (
 	// Pending: the node has not answered yet.
 	Pending Outcome = iota
-	// Granted: the node holds the token (lock, extend) or deleted it (unlock).
+	// Granted: the node holds the token (lock, extend), deleted it (unlock), is
+	// free of the name (forcerelease) or answered (inspect).
 	Granted
 	// Refused: the name is not this lease's there.
 	Refused
@@ -94,7 +95,7 @@ func (v Vote) String() string {
 
 // Round is the record of one round of votes: one request to every node.
 type Round struct {
-	Op      string        // "lock", "trylock", "attach", "extend", "renew" (by the watchdog), "unlock" or "close"
+	Op      string        // as in Op.Kind, or "renew" (by the watchdog), "close" or "inspect"
 	Name    string        // of the lock
 	Attempt int           // of lock and trylock: the first is 1; else 0
 	Quorum  int           // votes needed

@@ -235,3 +235,98 @@ func ExampleNew() {
 	lease.Unlock(context.Background())
 	// Output: a <nil>
 }
+
+func ExampleLocker_Inspect() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls, redlock.WithOwner("host-1"), redlock.WithTTL(time.Minute))
+	defer locker.Close()
+
+	ctx := context.Background()
+	lease, err := locker.Lock(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	in, err := locker.Inspect(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(in.Verdict, "by", in.Owner, "for long:", in.Left > 55*time.Second)
+
+	lease.Unlock(ctx)
+	in, _ = locker.Inspect(ctx, "orders/42")
+	fmt.Println("then", in.Verdict)
+	// Output:
+	// held by host-1 for long: true
+	// then free
+}
+
+func ExampleLocker_ForceRelease() {
+	urls, stop := embedded(3)
+	defer stop()
+	crashed, _ := redlock.Open(urls, redlock.WithTTL(time.Hour))
+	defer crashed.Close()
+	locker, _ := redlock.Open(urls)
+	defer locker.Close()
+
+	ctx := context.Background()
+	orphan, err := crashed.Lock(ctx, "migration") // its process is gone for good
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := locker.ForceRelease(ctx, "migration"); err != nil {
+		log.Fatal(err)
+	}
+	lease, err := locker.TryLock(ctx, "migration")
+	fmt.Println("free again:", err)
+
+	// Were it not gone, it would learn it when it extends, and not before.
+	fmt.Println("lost:", errors.Is(orphan.Extend(ctx, time.Hour), redlock.ErrLost))
+	lease.Unlock(ctx)
+	// Output:
+	// free again: <nil>
+	// lost: true
+}
+
+func ExampleLocker_Health() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls)
+	defer locker.Close()
+
+	ready := func() bool { return locker.Health().OK() } // as a readiness probe asks
+	fmt.Println("ready:", ready())
+	locker.Close()
+	fmt.Println("ready:", ready(), "since it is closed:", errors.Is(locker.Health().Err(), redlock.ErrClosed))
+	// Output:
+	// ready: true
+	// ready: false since it is closed: true
+}
+
+func ExampleLocker_Stats() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls)
+	defer locker.Close()
+
+	ctx := context.Background()
+	lease, err := locker.Lock(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("held:", locker.Stats().Held)
+	lease.Unlock(ctx)
+	stats := locker.Stats()
+	fmt.Println("held:", stats.Held)
+	connected := 0
+	for _, node := range stats.Nodes { // all of it is fit for JSON, too
+		if node.State == "connected" && node.Latency.Max < time.Second {
+			connected++
+		}
+	}
+	fmt.Println("a quorum is connected:", connected >= 2)
+	// Output:
+	// held: 1
+	// held: 0
+	// a quorum is connected: true
+}

@@ -55,13 +55,14 @@ func TestOwedReleaseFollowsTheFirstAnswerAfterASilence(t *testing.T) {
 			lease := lock("a")
 			silence := w.Cluster.Inject("at 0s, node 3: hang")
 			require.NoError(t, lease.Unlock(t.Context()))
-			far := l.cfg.nodeTimeout
-			for l.root.nodes[2].dueIn(lease.Token()) < far {
+			far, shut := l.cfg.nodeTimeout, l.root.nodes[2].gate.pause()
+			for l.root.nodes[2].dueIn(lease.Token()) < far+2*shut {
 				time.Sleep(time.Millisecond)
 			}
 			require.Equal(t, lease.Token(), w.Node(3).Get("a"))
 			silence.Stop()
 			require.NoError(t, silence.Check())
+			time.Sleep(shut + time.Millisecond) // it is not asked for votes before
 			begin := time.Now()
 			lock("b")
 			for w.Node(3).Get("a") != "" && time.Since(begin) < far {

@@ -9,9 +9,9 @@ import (
 
 // Op names an operation in Hooks.
 type Op struct {
-	// Kind is "lock", "trylock", "attach", "extend", "unlock" or "detach"; of a
-	// nested lease, for which nothing is sent, "reenter" stands for the first two
-	// and "leave" for "unlock".
+	// Kind is "lock", "trylock", "attach", "extend", "unlock", "detach" or
+	// "forcerelease"; of a nested lease, for which nothing is sent, "reenter" stands
+	// for the first two and "leave" for "unlock".
 	Kind string
 	Name string // of the lock
 }
@@ -34,7 +34,7 @@ type Hooks struct {
 	Round func(ctx context.Context, round Round)
 
 	// Done is called once when the operation ends. lease is nil for a lock that
-	// was not obtained.
+	// was not obtained, and for a forced release.
 	Done func(ctx context.Context, op Op, lease *Lease, err error)
 
 	// AtRisk is called when a renewal by the watchdog reached no quorum, the
@@ -95,7 +95,7 @@ func (c *config) lost(ctx context.Context, lease *Lease, err error) {
 
 // LogHooks writes what a Locker does to a structured log: every operation at
 // Debug, what was refused at Info, and what points to trouble (no quorum, a
-// lease lost) at Warn. Tokens are not logged, since whoever knows one can
+// lease lost, a release that was forced) at Warn. Tokens are not logged, since whoever knows one can
 // release the lock.
 // A nil log is slog.Default().
 func LogHooks(log *slog.Logger) Hooks {
@@ -127,6 +127,8 @@ func LogHooks(log *slog.Logger) Hooks {
 				if errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) {
 					level = slog.LevelWarn
 				}
+			case op.Kind == "forcerelease":
+				level = slog.LevelWarn // an operator has intervened
 			case lease.Err() == nil:
 				attrs = append(attrs, "validity", lease.Validity())
 			}

@@ -61,9 +61,12 @@ type node struct {
 	asked       map[string][]*request // releases that have not returned, by lock name
 	outstanding int                   // = Σ len(asked[name])
 	debts       debts
+	gate        gate
 	server      knowledge
 	refused     error // the last failure to connect
 	refusedAt   time.Time
+	objection   error // the error reply to the last acquire; nil: it had another
+	latency     ring
 	slow        int  // exchanges in a row that say that the line has become long
 	unconfirmed int  // releases that were given up while closing
 	mute        bool // the last exchange brought no answer
@@ -88,11 +91,12 @@ type nodeStats struct {
 	Timeouts, Broken          uint64 // exchanges without an answer
 	Connects, ConnectFailures uint64
 	GivenUp                   uint64 // requests dropped before they were written
+	NotAsked                  uint64 // votes that the gate kept back; they have failed too
 	Resent                    uint64 // requests written again after a broken connection
 	Owed, Forgiven            uint64 // releases that had to be repeated; those left to the ttl in the end
 }
 
-// push queues an acquire, an extend or a repair.
+// push queues anything but a release.
 func (n *node) push(q *request) {
 	var out answers
 	n.mu.Lock()
@@ -101,6 +105,7 @@ func (n *node) push(q *request) {
 		n.finish(q, Vote{Outcome: Failed, Err: ErrClosed}, &out)
 	case n.queue.len >= maxQueue:
 		n.finish(q, Vote{Outcome: Failed, Err: errFull}, &out)
+	case q.kind.acquires() && !n.admit(q, &out):
 	default:
 		if q.kind.acquires() {
 			q.claim.acquire = q
@@ -116,6 +121,18 @@ func (n *node) push(q *request) {
 	}
 	n.mu.Unlock()
 	out.deliver()
+}
+
+// admit passes an acquire through the gate, or answers it.
+func (n *node) admit(q *request, out *answers) bool {
+	probe, err := n.gate.admit(n.refused, n.connecting > 0 && !n.linked())
+	if err != nil {
+		n.stats.NotAsked++
+		n.finish(q, Vote{Outcome: Failed, Err: err}, out)
+		return false
+	}
+	q.probe = probe
+	return true
 }
 
 // block makes an acquire wait for the releases of its name that are under way.
@@ -168,6 +185,17 @@ func (n *node) detach(q *request) {
 	}
 	c.release = q
 	n.landed(c, &out)
+	n.mu.Unlock()
+	out.deliver()
+}
+
+// withdraw takes back a request of no lease that has not been written.
+func (n *node) withdraw(q *request) {
+	var out answers
+	n.mu.Lock()
+	if q.state == queued {
+		n.drop(q, &out)
+	}
 	n.mu.Unlock()
 	out.deliver()
 }
@@ -247,6 +275,10 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		return
 	}
 	q.state = done
+	if q.probe != nil {
+		q.probe(errNoVerdict)
+		q.probe = nil
+	}
 	c := q.claim
 	if q.kind.acquires() {
 		c.acquire = nil
@@ -261,12 +293,13 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		}
 		n.landed(c, out)
 	}
-	switch v.Outcome {
-	case Granted:
+	switch {
+	case q.kind.ofNoLease() || q.kind == repair: // no vote
+	case v.Outcome == Granted:
 		n.stats.Granted++
-	case Refused:
+	case v.Outcome == Refused:
 		n.stats.Refused++
-	case Failed:
+	case v.Outcome == Failed:
 		n.stats.Failed++
 	}
 	if q.round != nil {
@@ -286,7 +319,7 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 				n.finish(q, Vote{Outcome: Failed, Err: errNotSent}, out)
 				continue
 			}
-			if q.writes == 0 {
+			if q.writes == 0 && !q.kind.ofNoLease() {
 				c.flying++
 			}
 			if q.kind.sets() || q.kind == attach {
@@ -299,7 +332,9 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 		size += len(c.lease.name)
 		batch = append(batch, q)
 	}
-	n.stats.Batches++
+	if len(batch) > 0 {
+		n.stats.Batches++
+	}
 	n.stats.Requests += uint64(len(batch))
 	return batch
 }
@@ -324,6 +359,7 @@ func (n *node) failAll(begin time.Time, err error, out *answers) {
 // since a busy server looks like a long line; but one that stays far beyond what
 // any server is busy for has become longer.
 func (n *node) measure(took time.Duration) {
+	n.latency.add(took)
 	const many, far = 8, 10 * longTrip
 	if took < far {
 		n.slow = 0
@@ -335,12 +371,13 @@ func (n *node) measure(took time.Duration) {
 	}
 }
 
-// heard notes whether the node answered. One that was mute may have our
+// heard notes whether the node answered an exchange, a ping or a connection. One that was mute may have our
 // leftovers: they are due now, but not in a loop with a node that takes
 // connections and breaks them over the releases themselves: all are called in
 // twice a node timeout at the most, and once it is decided when, that stands. A
 // moment that moved on with every answer would be minutes away after some.
 func (n *node) heard(yes bool) {
+	n.gate.heard(yes)
 	if yes && n.mute && len(n.debts.of) > 0 {
 		now := time.Now()
 		if next := n.debts.called.Add(n.dialer.timeout / 2); !now.Before(next) {

@@ -210,7 +210,7 @@ func (r *round) settled() bool {
 func (r *round) settledNow() bool {
 	t := r.tally
 	switch {
-	case r.kind == detach:
+	case r.kind == detach || r.kind.ofNoLease(): // somebody waits for them all
 		return t.pending() == 0
 	case t.verdict() == won || t.class() == refused:
 		return true

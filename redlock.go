@@ -105,6 +105,7 @@ func newNode(client redis.UniversalClient, index int, timeout time.Duration, gro
 		workers: make(map[*worker]struct{}),
 		asked:   make(map[string][]*request),
 		debts:   debts{of: make(map[string]*debt)},
+		gate:    gate{timeout: timeout},
 	}
 	n.ctx, n.cancel = context.WithCancel(background)
 	return n
@@ -208,7 +209,7 @@ func (l *Locker) lock(ctx context.Context, op Op, attempts int, wait time.Durati
 		if n == attempts || wait >= 0 && rest <= 0 || last.incurable() {
 			return nil, last
 		}
-		pause := l.cfg.backoff.pause(n, last.Round.Took, rand.Float64())
+		pause := l.cfg.backoff.pause(n, last.tookAtLeast(), rand.Float64())
 		if wait >= 0 {
 			pause = min(pause, rest)
 		}

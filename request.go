@@ -31,14 +31,16 @@ const (
 	acquire kind = iota
 	extend
 	release
-	repair         // an acquire of a token that holds a quorum already
-	attach         // an acquire that may replace exactly round.old
-	kinds          // how many are written
-	detach = kinds // is never written: its answer is that nothing else of its token is either
+	repair          // an acquire of a token that holds a quorum already
+	attach          // an acquire that may replace exactly round.old
+	inspect         // of no lease: reads what is there
+	force           // of no lease: deletes whatever is there
+	kinds           // how many are written
+	detach  = kinds // is never written: its answer is that nothing else of its token is either
 )
 
 func (k kind) String() string {
-	return [...]string{"lock", "extend", "unlock", "repair", "attach", "detach"}[k]
+	return [...]string{"lock", "extend", "unlock", "repair", "attach", "inspect", "forcerelease", "detach"}[k]
 }
 
 // acquires tells the kinds of request with which a lease begins.
@@ -55,13 +57,17 @@ func (k kind) script() kind {
 	return k
 }
 
+// ofNoLease tells the kinds that ask about a name instead of for a token. They
+// need no order among other requests.
+func (k kind) ofNoLease() bool { return k == inspect || k == force }
+
 // A request is one command for one node, from the asking to the answer.
 type request struct {
 	kind  kind
 	claim *claim
 	round *round        // where the answer counts; nil for a release that nobody waits for; of a repair: the extension
 	ttl   time.Duration // of acquire and extend
-	by    time.Time     // acquire and extend are not written from here on
+	by    time.Time     // not written from here on, unless it is a release
 
 	asked      time.Time // when it came into the queue
 	state      state
@@ -69,10 +75,12 @@ type request struct {
 	blockers   int        // of an acquire: releases that must return first
 	blocked    []*request // of a release: acquires that wait for it
 	writes     int
-	native     bool // this writing is the native command
-	text       bool // this writing carries the script's text
-	resends    int  // how often it was written again after a broken connection
-	revived    bool // it was refused by a leftover of our own and tried again
+	native     bool        // this writing is the native command
+	text       bool        // this writing carries the script's text
+	resends    int         // how often it was written again after a broken connection
+	revived    bool        // it was refused by a leftover of our own and tried again
+	probe      func(error) // of an acquire that the gate let through on trial
+	found      any         // what an inspect was answered, once its vote is delivered
 }
 
 type state uint8

@@ -22,14 +22,23 @@ var (
 	releaseLua string
 	//go:embed lua/attach.lua
 	attachLua string
+	//go:embed lua/inspect.lua
+	inspectLua string
+	//go:embed lua/force.lua
+	forceLua string
 
 	scripts = [...]*redis.Script{
 		acquire: redis.NewScript(acquireLua),
 		extend:  redis.NewScript(extendLua),
 		release: redis.NewScript(releaseLua),
 		attach:  redis.NewScript(attachLua),
+		inspect: redis.NewScript(inspectLua),
+		force:   redis.NewScript(forceLua),
 	}
-	sources = [...]string{acquire: acquireLua, extend: extendLua, release: releaseLua, attach: attachLua}
+	sources = [...]string{
+		acquire: acquireLua, extend: extendLua, release: releaseLua, attach: attachLua,
+		inspect: inspectLua, force: forceLua,
+	}
 )
 
 // command is a reply of any type to a request that go-redis must never send
@@ -55,10 +64,14 @@ func (q *request) command(native, text bool) command {
 	if text {
 		verb, script = "eval", sources[q.kind.script()]
 	}
-	if q.kind == release {
+	switch q.kind {
+	case release:
 		return command{redis.NewCmd(background, verb, script, 1, name, token)}
-	}
-	if q.kind == attach {
+	case inspect:
+		return command{redis.NewCmd(background, verb, script, 1, name, fenceCounter(name))}
+	case force:
+		return command{redis.NewCmd(background, verb, script, 1, name, releasedChannel+name)}
+	case attach:
 		return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl), q.round.old)}
 	}
 	return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl))}
@@ -112,6 +125,10 @@ func read(k kind, token string, cmd command) (r reply, other string, err error) 
 			if v >= 0 && v <= 2 {
 				return [...]reply{absent, yes, already}[v], "", nil
 			}
+		}
+	case k == inspect:
+		if list, ok := val.([]any); ok && len(list) == 3 {
+			return yes, "", nil
 		}
 	default:
 		switch val {

@@ -20,6 +20,9 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		default:
 			heard = true
 		}
+		if q.kind == inspect {
+			q.found = cmds[i].Val()
+		}
 		n.learn(q, r, err)
 		if n.again(q, r, err) {
 			continue
@@ -117,6 +120,12 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		c.silent = c.silent || r == broken || r == timeout
 		c.there = c.silent || r == yes || r == already
 	case acquire, attach:
+		switch r {
+		case yes, already, foreign:
+			n.objection = nil
+		case refusal, noScript:
+			n.objection = err
+		}
 		// An error reply to the second writing leaves the first unanswered.
 		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0
 		c.there = r == yes || r == already || c.silent
@@ -130,6 +139,9 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 			n.finish(q, Vote{Outcome: Failed, Err: errTwice, permanent: true}, out)
 			return
 		}
+	}
+	if q.kind == force && r == absent { // free of the name, as was asked for
+		r = yes
 	}
 	if q.kind == extend && c.twice {
 		n.finish(q, Vote{Outcome: Failed, Err: errTwice}, out)

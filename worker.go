@@ -259,6 +259,8 @@ func (w *worker) prove() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w.used = time.Now()
+	n.heard(true)
+	n.latency.add(w.used.Sub(begin))
 	n.trip = w.used.Sub(begin) // nothing else was under way, so it is a clean sample
 	return !n.closed
 }
