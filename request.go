@@ -69,10 +69,11 @@ type request struct {
 	blockers   int        // of an acquire: releases that must return first
 	blocked    []*request // of a release: acquires that wait for it
 	writes     int
-	native     bool // this writing is the native command
-	text       bool // this writing carries the script's text
-	resends    int  // how often it was written again after a broken connection
-	revived    bool // it was refused by a leftover of our own and tried again
+	native     bool  // this writing is the native command
+	text       bool  // this writing carries the script's text
+	resends    int   // how often it was written again after a broken connection
+	revived    bool  // it was refused by a leftover of our own and tried again
+	short      error // the node did it, but too few replicas are known to have it
 }
 
 type state uint8
