@@ -179,8 +179,16 @@ func TestExtendBringsANodeBackWhoseReplicasHaveCaughtUp(t *testing.T) {
 		time.Sleep(ms(5))
 		assert.Equal(t, 3, lease.promised())
 		w.Inject(`at 0s, node 1: evict "a"`)
+		w.waited()
 		require.NoError(t, lease.Extend(t.Context(), 30*time.Second), "the two others promised")
+		time.Sleep(ms(5))
+		assert.Equal(t, lease.Token(), w.keys("a")[0], "repaired")
+		assert.Len(t, w.waited(), 4, "a WAIT for the repair too")
+		require.NoError(t, lease.Extend(t.Context(), 30*time.Second))
+		time.Sleep(ms(5))
+		assert.Equal(t, 3, lease.promised())
 		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(ms(5))
 		w.requireNoKeys()
 	})
 }
@@ -228,6 +236,33 @@ func TestExtendWritesEvenWhereItChangesNothing(t *testing.T) {
 		assert.True(t, strings.HasSuffix(calls[len(calls)-2], " 1000 write"))
 		assert.Equal(t, "WAIT 1 20", calls[len(calls)-1])
 		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestRenewedLeaseOutlivesReplicasThatLagForAWhileAndEndsWhenTheyStayAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newReplicated(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithReplicaAck(2, ms(20)), WithAutoExtend())
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		lag := func(d time.Duration) {
+			for i := range w.replicas {
+				w.replicas[i].Store(1)
+			}
+			time.Sleep(d)
+			for i := range w.replicas {
+				w.replicas[i].Store(2)
+			}
+		}
+		time.Sleep(time.Minute)
+		lag(5 * time.Second)
+		time.Sleep(time.Minute)
+		require.NoError(t, lease.Err())
+		lag(11 * time.Second)
+		require.ErrorIs(t, lease.Err(), ErrLost)
+		lease.Unlock(t.Context())
+		time.Sleep(time.Second)
+		w.requireNoKeys()
 	})
 }
 
