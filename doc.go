@@ -58,5 +58,6 @@
 // server is one. A Sentinel-managed client works, but a promoted replica may lack
 // votes, so a failover within a ttl can give a name to two holders; the same goes
 // for the shards behind a *redis.ClusterClient, which counts as one node. A
-// *redis.Ring is refused.
+// *redis.Ring is refused. WithReplicaAck makes it rarer that a failover loses a
+// vote.
 package redlock

@@ -24,6 +24,7 @@ type Lease struct {
 	token  string
 	ttl    time.Duration   // of the acquire
 	claims []claim         // one per node
+	acks   *ackRule        // what its requests want of replicas; nil: nothing
 	values context.Context // values of the call that obtained it, for hooks
 	outer  *Lease          // of a nested lease: the outermost one, which has all the rest
 	over   atomic.Bool     // = (err != nil), for lanes: nothing but the release is written any more

@@ -31,6 +31,7 @@ func (borrowed) Close() error { return nil }
 type dialer struct {
 	client  redis.UniversalClient
 	links   int           // most links at a time
+	spare   int           // connections of the pool that are not left to other users
 	timeout time.Duration // for one exchange on a link
 	sticky  bool          // links are single connections, which keep to the timeout by themselves
 }
@@ -58,16 +59,22 @@ func newDialer(client redis.UniversalClient, timeout time.Duration) dialer {
 		return d
 	}
 	d.client = c.WithTimeout(timeout)
+	d.spare = spareOf(c)
+	if d.spare < 1 {
+		d.links = 1
+		return d
+	}
+	d.links, d.sticky = min(maxLinks, d.spare), true
+	return d
+}
+
+// spareOf is how many connections of its pool a client can lend: all but one.
+func spareOf(c *redis.Client) int {
 	spare := c.Options().PoolSize - 1
 	if most := c.Options().MaxActiveConns; most > 0 {
 		spare = min(spare, most-1)
 	}
-	if spare < 1 {
-		d.links = 1
-		return d
-	}
-	d.links, d.sticky = min(maxLinks, spare), true
-	return d
+	return spare
 }
 
 // open connects. It returns once a PING was answered, with whatever reply: a

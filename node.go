@@ -62,6 +62,7 @@ type node struct {
 	outstanding int                   // = Σ len(asked[name])
 	debts       debts
 	gate        gate
+	acking      acking // what waits for replicas, apart from the queue
 	server      knowledge
 	refused     error // the last failure to connect
 	refusedAt   time.Time
@@ -103,7 +104,7 @@ func (n *node) push(q *request) {
 	switch {
 	case n.closing:
 		n.finish(q, Vote{Outcome: Failed, Err: ErrClosed}, &out)
-	case n.queue.len >= maxQueue:
+	case n.queueOf(q).len >= maxQueue:
 		n.finish(q, Vote{Outcome: Failed, Err: errFull}, &out)
 	case q.kind.acquires() && !n.admit(q, &out):
 	default:
@@ -115,7 +116,7 @@ func (n *node) push(q *request) {
 		case q.kind == extend && q.claim.acquire != nil:
 			q.claim.waiting = append(q.claim.waiting, q)
 		case q.blockers == 0:
-			n.queue.push(q)
+			n.enqueue(q)
 			n.rouse()
 		}
 	}
@@ -176,12 +177,14 @@ func (n *node) detach(q *request) {
 	c := q.claim
 	c.ending = true
 	n.giveUp(c, &out)
-	for e := n.queue.head; e != nil; {
-		next := e.next
-		if e.claim == c {
-			n.drop(e, &out)
+	for _, from := range [...]*queue{&n.queue, &n.acking.queue} {
+		for e := from.head; e != nil; {
+			next := e.next
+			if e.claim == c {
+				n.drop(e, &out)
+			}
+			e = next
 		}
-		e = next
 	}
 	c.release = q
 	n.landed(c, &out)
@@ -209,7 +212,7 @@ func (n *node) giveUp(c *claim, out *answers) {
 }
 
 func (n *node) drop(q *request, out *answers) {
-	n.queue.drop(q)
+	n.queueOf(q).drop(q)
 	n.stats.GivenUp++
 	n.finish(q, Vote{Outcome: Failed, Err: errGivenUp}, out)
 }
@@ -262,7 +265,7 @@ func (n *node) returned(q *request) {
 	}
 	for _, a := range q.blocked {
 		if a.blockers--; a.blockers == 0 && a.state == parked {
-			n.queue.push(a)
+			n.enqueue(a)
 		}
 	}
 	q.blocked = nil
@@ -279,11 +282,14 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		q.probe(errNoVerdict)
 		q.probe = nil
 	}
+	if v.Outcome == Granted && q.short != nil { // the node does, its replicas do not
+		v = Vote{Outcome: Failed, Err: q.short, permanent: incurable(q.short)}
+	}
 	c := q.claim
 	if q.kind.acquires() {
 		c.acquire = nil
 		for _, e := range c.waiting {
-			n.queue.push(e)
+			n.enqueue(e)
 		}
 		c.waiting = nil
 	}
@@ -309,9 +315,12 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 
 // take fills batch with what may be written now. Here, at the last moment before
 // the writing, a request is dropped if nobody wants it any more.
-func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
-	for size := 0; n.queue.len > 0 && len(batch) < maxBatch && size < maxBatchSize; {
-		q := n.queue.pop()
+func (n *node) take(from *queue, batch []*request, now time.Time, out *answers) []*request {
+	for size := 0; from.len > 0 && len(batch) < maxBatch && size < maxBatchSize; {
+		if len(batch) > 0 && !sameAcks(batch[0], from.head) {
+			break
+		}
+		q := from.pop()
 		c := q.claim
 		if q.kind != release {
 			if c.ending || c.lease.over.Load() || !now.Before(q.by) {
@@ -341,12 +350,12 @@ func (n *node) take(batch []*request, now time.Time, out *answers) []*request {
 
 // failAll answers all that waits and was asked for before begin: there is no
 // connection for it. What came later has not been tried and waits on.
-func (n *node) failAll(begin time.Time, err error, out *answers) {
-	for q := n.queue.head; q != nil; q = n.queue.head {
+func (n *node) failAll(from *queue, begin time.Time, err error, out *answers) {
+	for q := from.head; q != nil; q = from.head {
 		if q.asked.After(begin) {
 			return
 		}
-		n.queue.pop()
+		from.pop()
 		if q.kind == release {
 			n.settleRelease(q, broken, err, out)
 			continue
@@ -427,8 +436,10 @@ func (n *node) close() (unconfirmed int) {
 	var out answers
 	n.mu.Lock()
 	n.closing, n.closed = true, true
-	n.failAll(time.Now(), ErrClosed, &out)
+	n.failAll(&n.queue, time.Now(), ErrClosed, &out)
+	n.failAll(&n.acking.queue, time.Now(), ErrClosed, &out)
 	n.debts.stop()
+	links := n.acking.stop()
 	for _, w := range n.idle {
 		w.wake <- struct{}{}
 	}
@@ -436,6 +447,7 @@ func (n *node) close() (unconfirmed int) {
 	unconfirmed = n.unconfirmed
 	n.mu.Unlock()
 	n.cancel()
+	hangUpAll(links)
 	out.deliver()
 	return unconfirmed
 }

@@ -105,7 +105,7 @@ func tuned(o *redis.Options, timeout time.Duration) *redis.Options {
 	o.DialTimeout = patience(timeout)
 	o.ContextTimeoutEnabled = true
 	o.ReadTimeout, o.WriteTimeout = timeout, timeout
-	o.PoolSize = maxLinks + 1
+	o.PoolSize = maxLinks + maxAcking + 1
 	o.PipelinePoolSize = -1
 	o.Dialer = dialNode(o.TLSConfig)
 	return o

@@ -46,6 +46,7 @@ type config struct {
 	maxHold     time.Duration // 0: no limit
 	reentrant   bool
 	hooks       []Hooks
+	acks        *ackRule // nil: replicas are not asked
 	clock       clock
 }
 
@@ -199,6 +200,38 @@ func WithHooks(h Hooks) Option {
 	}}
 }
 
+// WithReplicaAck lets a node vote on a lock or an extension only when at least n of
+// its replicas have acknowledged the write within timeout (Redis's WAIT); default:
+// replicas are not asked. The vote of a node where fewer did is Failed, because of
+// "1 of 2 replicas acknowledged within 20ms"; what that node had promised before
+// an extension still stands. Its key goes with the others: when the round is lost,
+// at once, else with Unlock or the lease's end.
+//
+// It lowers the risk that a failover loses a vote. It does not remove it: the
+// replica that is promoted may be one that has not acknowledged, so a failover
+// within a ttl can still give a name to two holders.
+//
+// n is at least 1. timeout is cut to whole milliseconds, at least 1 ms, and less
+// than the node timeout, which has to cover a round trip besides. A lock takes as
+// long as the replicas need. A server that refuses WAIT does not vote.
+//
+// WAIT answers for the connection on which it is sent and blocks that, so up to
+// four connections of each client's pool are used for it, half of a small pool.
+// Every client has to be a *redis.Client with a pool of at least 3 connections;
+// New and With refuse others.
+func WithReplicaAck(n int, timeout time.Duration) Option {
+	return Option{name: "replica acknowledgements", set: func(c *config) error {
+		c.acks = &ackRule{n, timeout.Truncate(time.Millisecond)}
+		switch {
+		case n < 1:
+			return fmt.Errorf("replica acknowledgements wanted are %d; want at least 1", n)
+		case timeout < time.Millisecond:
+			return fmt.Errorf("the time for replica acknowledgements is %v; want at least %v", timeout, time.Millisecond)
+		}
+		return nil
+	}}
+}
+
 // apply sets the options and checks how they go together.
 func (c config) apply(opts []Option, sibling bool) (_ config, faults []error) {
 	for _, o := range opts {
@@ -218,6 +251,9 @@ func (c config) apply(opts []Option, sibling bool) (_ config, faults []error) {
 	}
 	if c.nodeTimeout == 0 {
 		c.nodeTimeout = max(c.ttl/20, minNodeTimeout)
+	}
+	if len(faults) == 0 {
+		faults = c.acks.check(c.nodeTimeout)
 	}
 	return c, faults
 }

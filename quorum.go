@@ -183,7 +183,7 @@ func (r *round) expire() tally {
 	excuses := make([]error, len(r.votes))
 	for i := range r.lease.claims {
 		if n := r.lease.claims[i].node; !r.answered(i) {
-			excuses[i] = errNoAnswer{r.bound, r.bound < n.dialer.timeout, n.trouble()}
+			excuses[i] = errNoAnswer{r.bound, r.bound < n.dialer.timeout, n.trouble(r.kind != release && r.lease.acks != nil)}
 		}
 	}
 	r.mu.Lock()

@@ -49,16 +49,21 @@ type root struct {
 //
 // The clients stay the caller's: the Locker neither changes nor closes them, and
 // overrides their timeouts and retries only for what it sends itself. It borrows
-// up to eight connections of a client's pool, and leaves at least one.
+// up to eight connections of a client's pool (twelve with WithReplicaAck), and
+// leaves at least one.
 func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	cfg, faults := defaults().apply(opts, false)
-	if faults = append(checkClients(clients), faults...); len(faults) > 0 {
+	if faults = append(checkClients(clients), faults...); len(faults) == 0 {
+		faults = cfg.acks.checkClients(clients)
+	}
+	if len(faults) > 0 {
 		return nil, joinInvalid(faults)
 	}
 	r := &root{agenda: agenda{clock: cfg.clock}, closing: make(chan struct{})}
 	for i, c := range clients {
 		r.nodes = append(r.nodes, newNode(c, i, cfg.nodeTimeout, &r.workers))
 	}
+	r.allow(cfg.acks)
 	r.locker = &Locker{root: r, cfg: cfg, closed: r.closing, ended: make(chan struct{})}
 	return r.locker, nil
 }
@@ -117,6 +122,9 @@ func newNode(client redis.UniversalClient, index int, timeout time.Duration, gro
 // leases and waits only.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
 	cfg, faults := l.cfg.apply(opts, true)
+	if len(faults) == 0 {
+		faults = cfg.acks.checkClients(l.root.clients())
+	}
 	if len(faults) > 0 {
 		return nil, joinInvalid(faults)
 	}
@@ -124,6 +132,7 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redlock: with: %w", err)
 	}
+	l.root.allow(cfg.acks)
 	leave()
 	return &Locker{root: l.root, cfg: cfg, closed: make(chan struct{}), ended: make(chan struct{})}, nil
 }
@@ -295,7 +304,7 @@ func (l *Locker) take(ctx context.Context, op Op, n int, k kind, old string) (*L
 
 func (l *Locker) newLease(name string) *Lease {
 	lease := &Lease{
-		locker: l, name: name, token: uuid.NewString(), ttl: l.cfg.ttl,
+		locker: l, name: name, token: uuid.NewString(), ttl: l.cfg.ttl, acks: l.cfg.acks,
 		claims: make([]claim, len(l.root.nodes)), vouches: make([]vouch, len(l.root.nodes)),
 	}
 	if l.cfg.owner != "" {

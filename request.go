@@ -81,6 +81,7 @@ type request struct {
 	revived    bool        // it was refused by a leftover of our own and tried again
 	probe      func(error) // of an acquire that the gate let through on trial
 	found      any         // what an inspect was answered, once its vote is delivered
+	short      error       // the node did it, but too few replicas are known to have it
 }
 
 type state uint8

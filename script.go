@@ -74,6 +74,9 @@ func (q *request) command(native, text bool) command {
 	case attach:
 		return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl), q.round.old)}
 	}
+	if q.kind == extend && q.acks() != nil {
+		return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl), "write")}
+	}
 	return command{redis.NewCmd(background, verb, script, 1, name, token, millis(q.ttl))}
 }
 

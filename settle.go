@@ -9,6 +9,10 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 	defer n.mu.Unlock()
 	good = true
 	heard := false
+	acks, short := acknowledged(batch, cmds)
+	if acks == broken || acks == timeout {
+		good = false
+	}
 	for i, q := range batch {
 		r, other, err := read(q.kind, q.claim.lease.token, cmds[i])
 		switch {
@@ -27,19 +31,23 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		if n.again(q, r, err) {
 			continue
 		}
+		q.fallShort(r, short)
 		n.conclude(q, r, other, err, out)
 		batch[i] = nil
 	}
 	// What is to be written again goes back to the head of the queue, in order.
 	for i := len(batch) - 1; i >= 0; i-- {
 		if batch[i] != nil {
-			n.queue.unpop(batch[i])
+			n.queueOf(batch[i]).unpop(batch[i])
 		}
 	}
-	if heard && good {
+	if heard && good && len(cmds) == len(batch) { // to wait for replicas is not the line's length
 		n.measure(took)
 	}
 	n.heard(heard)
+	if len(cmds) > len(batch) {
+		n.rouse() // no worker of the lane is at this, and a release may have waited for it
+	}
 	return good
 }
 
@@ -88,7 +96,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 	case broken:
 		// A server that was restarted has broken all connections; each is tried,
 		// then a new one.
-		if q.resends >= len(n.workers) {
+		if q.resends >= n.connections(q) {
 			return false
 		}
 		q.resends++

@@ -435,7 +435,7 @@ func TestSlowHookKeepsTheWatchdogFromNothing(t *testing.T) {
 func TestAgendaAgreesWithANaiveTwin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(3, 9))
-		a := &agenda{clock: systemClock{}, running: true} // nothing runs by itself
+		a := &agenda{clock: &fakeClock{}, running: true} // nothing runs by itself
 		leases := make([]*Lease, 40)
 		for i := range leases {
 			leases[i] = &Lease{ttl: time.Duration(1+r.IntN(20)) * time.Second}

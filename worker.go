@@ -52,13 +52,20 @@ func (n *node) rouse() {
 	if n.connecting > 0 && (n.trip <= longTrip || n.connecting >= n.queue.len) {
 		return
 	}
-	if len(n.workers)-n.stuck() < n.dialer.links && n.mayDial() {
-		w := &worker{n: n, wake: make(chan struct{}, 1)}
-		n.workers[w] = struct{}{}
-		n.connecting++
-		n.group.Go(func() error { w.run(); return nil })
+	if len(n.workers)-n.stuck() < n.mostWorkers() && n.mayDial() {
+		n.hire()
 	}
 }
+
+func (n *node) hire() {
+	w := &worker{n: n, wake: make(chan struct{}, 1)}
+	n.workers[w] = struct{}{}
+	n.connecting++
+	n.group.Go(func() error { w.run(); return nil })
+}
+
+// mostWorkers is how many connections are the lane's.
+func (n *node) mostWorkers() int { return n.dialer.links - n.acking.lent }
 
 // mayDial says whether a connection may be opened: not right after that has
 // failed while there is another, which sees to the queue as soon as it is free;
@@ -112,14 +119,7 @@ func (w *worker) run() {
 			}
 			continue
 		}
-		cmds := w.cmds[:0]
-		n.mu.Lock()
-		for _, q := range batch {
-			q.native = q.kind.sets() && !n.server.old
-			q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.kind.script()])
-			cmds = append(cmds, q.command(q.native, q.text))
-		}
-		n.mu.Unlock()
+		cmds := n.commands(batch, w.cmds[:0])
 		begin := time.Now()
 		stop := n.guard()
 		n.dialer.exchange(w.link, cmds)
@@ -137,6 +137,18 @@ func (w *worker) run() {
 	}
 }
 
+// commands are what a batch looks like on the wire, by what is known of the server.
+func (n *node) commands(batch []*request, cmds []command) []command {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, q := range batch {
+		q.native = q.kind.sets() && !n.server.old
+		q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.kind.script()])
+		cmds = append(cmds, q.command(q.native, q.text))
+	}
+	return cmds
+}
+
 // next waits for something to write and takes it. A nil batch asks the worker to
 // prove or make its connection first; false ends it.
 func (w *worker) next() (batch []*request, more bool) {
@@ -147,6 +159,12 @@ func (w *worker) next() (batch []*request, more bool) {
 		if !w.since.IsZero() { // until here it was in an exchange
 			w.since = time.Time{}
 			n.active--
+		}
+		if n.acking.lent > 0 && len(n.workers) > n.mostWorkers() {
+			delete(n.workers, w) // its connection is lent
+			n.rouse()
+			n.mu.Unlock()
+			return nil, false
 		}
 		if n.closed {
 			n.mu.Unlock()
@@ -159,7 +177,7 @@ func (w *worker) next() (batch []*request, more bool) {
 				n.mu.Unlock()
 				return nil, true
 			}
-			w.batch = n.take(w.batch[:0], time.Now(), &out)
+			w.batch = n.take(&n.queue, w.batch[:0], time.Now(), &out)
 			if len(w.batch) > 0 {
 				n.active++
 				w.since = time.Now()
@@ -290,7 +308,7 @@ func (w *worker) connect() bool {
 		n.refused, n.refusedAt = err, time.Now()
 		n.stats.ConnectFailures++
 		if !n.linked() {
-			n.failAll(begin, err, &out)
+			n.failAll(&n.queue, begin, err, &out)
 			n.heard(false)
 		}
 	}
@@ -336,7 +354,7 @@ func (w *worker) open() (link, error) {
 func (n *node) leave(dial chan opened) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.left >= min(maxLeft, n.dialer.links-1) {
+	if n.left >= min(maxLeft, n.mostWorkers()-1) {
 		return false
 	}
 	n.left++
@@ -364,10 +382,12 @@ func (n *node) linked() bool {
 }
 
 // trouble says why a request may not have been sent: there is no connection.
-func (n *node) trouble() string {
+func (n *node) trouble(acks bool) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
+	case acks:
+		return n.acking.trouble()
 	case n.linked():
 		return ""
 	case n.refused != nil:
