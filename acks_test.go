@@ -746,3 +746,25 @@ func TestReplicaAckOptionsNameTheValueAndTheBound(t *testing.T) {
 	_, err = Open([]string{"redis://10.0.0.1:1"}, WithReplicaAck(1, time.Second))
 	assert.ErrorContains(t, err, "is 1s and the node timeout 500ms")
 }
+
+func TestHandingOverWaitsForReplicasToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newReplicated(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithReplicaAck(1, ms(20)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		token := lease.Token()
+		require.NoError(t, lease.Detach(t.Context()))
+		w.waited()
+		w.replicas[2].Store(0)
+		next, err := l.Attach(t.Context(), "a", token)
+		require.NoError(t, err)
+		time.Sleep(ms(5))
+		assert.Len(t, w.waited(), 3)
+		assert.Equal(t, 2, next.promised())
+		require.NoError(t, next.Unlock(t.Context()))
+		time.Sleep(ms(5))
+		w.requireNoKeys()
+	})
+}
