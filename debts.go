@@ -95,7 +95,7 @@ func (n *node) newDebt(c *claim, now time.Time) *debt {
 // repay sends the release again, unless that is under way.
 func (n *node) repay(d *debt) *request {
 	if d.request == nil {
-		d.request = &request{kind: release, claim: d.claim}
+		d.request = &request{kind: release, claim: d.claim, notice: d.claim.notice}
 		n.ask(d.request)
 	}
 	return d.request

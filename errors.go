@@ -74,8 +74,10 @@ type Vote struct {
 	Holder  string        `json:"-"` // of a refused lock: the value found under the name, a secret of its owner
 	Err     error         // why Failed, or more about Refused; never a context error
 
-	permanent bool // a failure that trying again cannot cure
-	never     bool // of a refused unlock: this node never had the token, as we knew without asking
+	permanent bool          // a failure that trying again cannot cure
+	silent    bool          // a failure that may be none to others: the node may have the token all the same
+	left      time.Duration // of a refused lock: how long that value will live; 0: not told
+	never     bool          // of a refused unlock: this node never had the token, as we knew without asking
 }
 
 func (v Vote) String() string {
@@ -97,7 +99,7 @@ func (v Vote) String() string {
 type Round struct {
 	Op      string        // as in Op.Kind, or "renew" (by the watchdog), "close" or "inspect"
 	Name    string        // of the lock
-	Attempt int           // of lock and trylock: the first is 1; else 0
+	Attempt int           // of lock and trylock: the first is 1; 0 if it was another call's, else too
 	Quorum  int           // votes needed
 	Took    time.Duration // from the start of the round to its verdict
 	Votes   []Vote        // one row per node, in the order in which they were given

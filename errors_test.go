@@ -154,7 +154,7 @@ func TestEveryErrorReplyOfAMinorityChangesNothingAndOfAMajorityHasItsClass(t *te
 			time.Sleep(time.Second)
 
 			fail("node 3")
-			before := w.executed(4, "SET a")
+			before := w.attempts(4, "a")
 			_, err = l.Lock(t.Context(), "a")
 			if c.isHeld {
 				assert.ErrorIs(t, err, ErrHeld, c.reply)
@@ -170,7 +170,7 @@ func TestEveryErrorReplyOfAMinorityChangesNothingAndOfAMajorityHasItsClass(t *te
 			if c.atOnce {
 				attempts = 1
 			}
-			assert.Equal(t, attempts, w.executed(4, "SET a")-before, "attempts with %s", c.reply)
+			assert.Equal(t, attempts, w.attempts(4, "a")-before, "attempts with %s", c.reply)
 			time.Sleep(time.Second)
 			w.requireNoKeys()
 		})

@@ -128,7 +128,7 @@ func (l *Locker) attach(ctx context.Context, op Op, token string) (*Lease, error
 	if ctx.Err() != nil {
 		return nil, &waitError{op.Kind, op.Name, 0, contextErr(ctx), nil}
 	}
-	lease, verdict, err := l.take(ctx, op, 0, attach, token)
+	lease, verdict, err := l.take(ctx, op, 0, l.newLease(op.Name), request{kind: attach}, token)
 	switch {
 	case err != nil:
 		return nil, &waitError{op.Kind, op.Name, 1, err, nil}

@@ -293,11 +293,13 @@ func (l *Lease) unlock(ctx context.Context, before error) error {
 	return &QuorumError{Round: r.record(0), class: ErrNoQuorum}
 }
 
-// release asks every node for the release; round may be nil.
+// release asks every node for the release, and to tell others of it; round may be
+// nil.
 func (l *Lease) release(r *round) {
 	requests := make([]request, len(l.claims))
+	notice := l.notice()
 	for i := range l.claims {
-		requests[i] = request{kind: release, claim: &l.claims[i], round: r}
+		requests[i] = request{kind: release, claim: &l.claims[i], round: r, notice: notice}
 		l.claims[i].node.end(&requests[i])
 	}
 }

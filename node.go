@@ -83,6 +83,7 @@ type knowledge struct {
 	scripts [kinds]bool // it has run these, so it knows their hashes
 	old     bool        // it refuses SET NX GET: acquire by script
 	noSHA   bool        // it refuses EVALSHA: always send the text
+	plain   bool        // it refuses to acquire by script: do it natively also for those who wait
 }
 
 // nodeStats counts what a lane saw, for judging a node's health.
@@ -156,7 +157,7 @@ func (n *node) end(q *request) {
 	case c.ending:
 		n.finish(q, Vote{Outcome: Refused, Err: errNotThere}, &out)
 	default:
-		c.ending = true
+		c.ending, c.notice = true, q.notice
 		n.giveUp(c, &out)
 		if !c.there && c.flying == 0 {
 			n.finish(q, Vote{Outcome: Refused, Err: errNeverThere, never: true}, &out)
@@ -283,7 +284,7 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		q.probe = nil
 	}
 	if v.Outcome == Granted && q.short != nil { // the node does, its replicas do not
-		v = Vote{Outcome: Failed, Err: q.short, permanent: incurable(q.short)}
+		v = Vote{Outcome: Failed, Err: q.short, permanent: incurable(q.short), silent: true}
 	}
 	c := q.claim
 	if q.kind.acquires() {
@@ -308,7 +309,7 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 	case v.Outcome == Failed:
 		n.stats.Failed++
 	}
-	if q.round != nil {
+	if q.round != nil || q.notice != nil {
 		*out = append(*out, answer{q, v})
 	}
 }

@@ -112,9 +112,10 @@ func TestOneCallersAttemptsArriveInOrderOnEveryNode(t *testing.T) {
 				case f[0] == "SET" && strings.HasPrefix(f[1], "name"):
 					require.Empty(t, open[f[1]], "%s passed a release on node %d", c, n)
 					open[f[1]] = f[2]
-				case strings.HasPrefix(f[0], "EVAL") && strings.HasPrefix(f[len(f)-2], "name"):
-					require.Equal(t, open[f[len(f)-2]], f[len(f)-1], "%s on node %d", c, n)
-					open[f[len(f)-2]] = ""
+				}
+				if args, ok := scriptCall(release, c); ok && strings.HasPrefix(args[0], "name") {
+					require.Equal(t, open[args[0]], args[1], "%s on node %d", c, n)
+					open[args[0]] = ""
 				}
 			}
 		}
@@ -135,8 +136,14 @@ func requireOrder(t *testing.T, calls []string) {
 			require.False(t, released[f[2]], "SET after the release: %s", c)
 			require.False(t, set[f[2]], "SET twice: %s", c)
 			set[f[2]] = true
-		case f[0] == "EVALSHA" && f[1] == scripts[release].Hash():
-			released[f[len(f)-1]] = true
+		}
+		if args, ok := scriptCall(acquire, c); ok {
+			require.False(t, released[args[1]], "acquire after the release: %s", c)
+			require.False(t, set[args[1]], "acquire twice: %s", c)
+			set[args[1]] = true
+		}
+		if args, ok := scriptCall(release, c); ok {
+			released[args[1]] = true
 		}
 	}
 }

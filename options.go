@@ -117,8 +117,8 @@ func WithLossLead(d time.Duration) Option {
 	}}
 }
 
-// WithBackoff sets the pauses between the attempts of Lock. Fields left at zero
-// take their defaults.
+// WithBackoff sets the pauses between the attempts of Lock while nobody is known to
+// have the lock, see Backoff. Fields left at zero take their defaults.
 func WithBackoff(b Backoff) Option {
 	return Option{name: "back-off", set: func(c *config) error {
 		c.backoff = b.fill()
@@ -127,7 +127,9 @@ func WithBackoff(b Backoff) Option {
 }
 
 // WithMaxAttempts limits how often Lock tries; default without limit. TryLock
-// always tries once.
+// always tries once. While somebody has the lock Lock tries when it is told of a
+// release, and else about once a second, so this does not bound the time: WithWait
+// does. With 1 it does not queue behind others of this process.
 func WithMaxAttempts(n int) Option {
 	return Option{name: "max attempts", set: func(c *config) error {
 		c.maxAttempts = n
@@ -140,7 +142,9 @@ func WithMaxAttempts(n int) Option {
 
 // WithWait limits how long Lock goes on trying; default without limit, only ctx
 // ends the waiting. With 0 Lock tries once, like TryLock. An attempt that has
-// begun is finished, so Lock can take one node timeout longer.
+// begun is finished, so Lock can take one node timeout longer. The verdict of a call
+// that queued all the time is that of the others in the queue, or of an attempt that
+// it makes in the end.
 func WithWait(d time.Duration) Option {
 	return Option{name: "wait", set: func(c *config) error {
 		c.wait = d

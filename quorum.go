@@ -193,6 +193,7 @@ func (r *round) expire() tally {
 		if v := &r.votes[i]; v.Outcome == Pending {
 			v.Outcome, v.Latency, v.Err = Failed, time.Since(r.start.mono), excuses[i]
 			r.tally.failed++
+			v.silent = true
 		}
 	}
 	return r.tally
@@ -234,6 +235,20 @@ func (r *round) freed() bool {
 		}
 	}
 	return free >= quorumOf(r.tally.nodes)
+}
+
+// mayHold tells whether a quorum of nodes may have the token, whatever the caller
+// was told: those that granted it, and those that have not answered.
+func (r *round) mayHold() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have := 0
+	for _, v := range r.votes {
+		if v.Outcome == Granted || v.Outcome == Pending || v.silent {
+			have++
+		}
+	}
+	return have >= quorumOf(r.tally.nodes)
 }
 
 // answered tells whether node i has voted.

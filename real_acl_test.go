@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/seed58520471/redlock"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -66,6 +67,36 @@ func TestTheLeastRightsSuffice(t *testing.T) {
 			}
 			_, err := l.Lock(t.Context(), "elsewhere")
 			requireDenied(t, err, 2)
+		})
+	}
+}
+
+// Without these rights a waiter polls; with them it is told.
+func TestRightsToPublishAndSubscribeLetWaitersSleep(t *testing.T) {
+	ns := startNodes(t, 3)
+	for _, more := range []string{"", "+publish +subscribe +unsubscribe &redlock:released:locks:*"} {
+		t.Run("with "+more, func(t *testing.T) {
+			ns.grant(t, leastRights+" "+more)
+			a, b := ns.asLocker(t), ns.asLocker(t)
+			lease := lock(t, a, "locks:a")
+			got := make(chan *redlock.Lease)
+			go func() {
+				next, err := b.Lock(t.Context(), "locks:a")
+				assert.NoError(t, err)
+				got <- next
+			}()
+			time.Sleep(300 * time.Millisecond)
+			for _, n := range ns {
+				channels := n.Client().PubSubChannels(t.Context(), "*").Val()
+				if more != "" {
+					assert.Equal(t, []string{"redlock:released:locks:a"}, channels)
+				} else {
+					assert.Empty(t, channels)
+				}
+			}
+			unlock(t, lease)
+			unlock(t, <-got)
+			ns.eventuallyEmpty(t, soon)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ type root struct {
 	nodes   []*node
 	workers errgroup.Group  // of all lanes
 	owned   []*redis.Client // to be closed with the Locker
+	id      string          // tells its releases from others', for those who wait
+	lines   lines
 
 	agenda agenda
 	teller teller
@@ -50,7 +53,8 @@ type root struct {
 // The clients stay the caller's: the Locker neither changes nor closes them, and
 // overrides their timeouts and retries only for what it sends itself. It borrows
 // up to eight connections of a client's pool (twelve with WithReplicaAck), and
-// leaves at least one.
+// leaves at least one. While somebody waits there is one more beside the pool, which
+// tells of releases.
 func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	cfg, faults := defaults().apply(opts, false)
 	if faults = append(checkClients(clients), faults...); len(faults) == 0 {
@@ -59,9 +63,15 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	if len(faults) > 0 {
 		return nil, joinInvalid(faults)
 	}
-	r := &root{agenda: agenda{clock: cfg.clock}, closing: make(chan struct{})}
+	r := &root{
+		agenda:  agenda{clock: cfg.clock},
+		closing: make(chan struct{}),
+		id:      strconv.FormatUint(rand.Uint64(), 36),
+	}
+	r.lines = lines{root: r, of: make(map[string]*line)}
 	for i, c := range clients {
 		r.nodes = append(r.nodes, newNode(c, i, cfg.nodeTimeout, &r.workers))
+		r.lines.feeds = append(r.lines.feeds, newFeed(r, i))
 	}
 	r.allow(cfg.acks)
 	r.locker = &Locker{root: r, cfg: cfg, closed: r.closing, ended: make(chan struct{})}
@@ -160,7 +170,13 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 // stored is released, in the background, and waits there for the answers that
 // are still missing; what cannot be released ends with its ttl.
 //
-// Waiting is by trying again after a random pause, see Backoff; there is no queue.
+// Of the calls that wait for a name in one process, one at a time is on the
+// network, and the others get their turns in the order in which they came. While
+// another has the lock that one sleeps until a node tells of its release, until its
+// keys expire, or for a second: other libraries tell nothing. Where nobody has it,
+// or nobody knows, it tries again after a random pause, see Backoff. A message is a
+// hint only; the lock is had by the votes. Between processes there is no order, but
+// one that has just released leaves others that wait a turn.
 // A name under which another type of value is stored counts as held.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.observed(ctx, Op{"lock", name}, l.cfg.maxAttempts, l.cfg.wait)
@@ -200,80 +216,48 @@ func (l *Locker) lock(ctx context.Context, op Op, attempts int, wait time.Durati
 		return nil, fmt.Errorf("redlock: %s %s: %w: by the lease that this context comes from; WithReentrancy would nest this call in it",
 			op.Kind, quote(op.Name), ErrHeld)
 	}
-	begin := time.Now()
-	var last *QuorumError
-	for n := 1; ; n++ {
-		if ctx.Err() != nil {
-			return nil, &waitError{op.Kind, op.Name, n - 1, contextErr(ctx), last}
-		}
-		lease, verdict, err := l.attempt(ctx, op, n)
-		switch {
-		case lease != nil:
-			return lease, nil
-		case err != nil:
-			return nil, &waitError{op.Kind, op.Name, n, err, last}
-		}
-		last = verdict
-		rest := wait - time.Since(begin)
-		if n == attempts || wait >= 0 && rest <= 0 || last.incurable() {
-			return nil, last
-		}
-		pause := l.cfg.backoff.pause(n, last.tookAtLeast(), rand.Float64())
-		if wait >= 0 {
-			pause = min(pause, rest)
-		}
-		if err := l.sleep(ctx, pause); err != nil {
-			return nil, &waitError{op.Kind, op.Name, n, err, last}
-		}
-		if wait >= 0 && time.Since(begin) >= wait {
-			return nil, last
-		}
+	c := contest{Locker: l, op: op, attempts: attempts, limit: wait, begin: time.Now()}
+	if attempts == 1 || wait == 0 {
+		return c.once(ctx)
 	}
+	return c.run(ctx)
 }
 
-// sleep pauses between attempts. Its error says what ended the wait.
-func (l *Locker) sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return contextErr(ctx)
-	case <-l.closed:
-		return ErrClosed
-	case <-l.root.closing:
-		return ErrClosed
-	}
-}
-
-// attempt is one round with a token of its own. It gives a lease, a verdict, or
-// the error that ended the wait. Without a lease everything is released again:
-// that is asked for here, in order behind what was sent, and done by the lanes.
-func (l *Locker) attempt(ctx context.Context, op Op, n int) (*Lease, *QuorumError, error) {
-	return l.take(ctx, op, n, acquire, "")
+// attempt is round number n, with a lease whose token is fresh. It gives that
+// lease, a verdict, or the error that ended the wait. Without a lease everything is
+// released again: that is asked for here, in order behind what was sent, and done
+// by the lanes. telling asks for the script, whose refusal says how long the key
+// will live.
+func (l *Locker) attempt(ctx context.Context, op Op, n int, lease *Lease, telling bool) (*Lease, *QuorumError, error) {
+	return l.take(ctx, op, n, lease, request{kind: acquire, telling: telling}, "")
 }
 
 // take is the round of an attempt or, with the token that may be replaced, of an
 // attach. To the round and the lease the two are one; to the lanes nearly so.
-func (l *Locker) take(ctx context.Context, op Op, n int, k kind, old string) (*Lease, *QuorumError, error) {
-	lease := l.newLease(op.Name)
+func (l *Locker) take(ctx context.Context, op Op, n int, lease *Lease, what request, old string) (*Lease, *QuorumError, error) {
 	start := l.cfg.clock.start() // before the first byte
 	r := newRound(acquire, op.Kind, lease, start, l.cfg.ttl, l.cfg.voteBound())
 	r.old = old
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(lease.claims))
 	for i := range requests {
-		requests[i] = request{kind: k, claim: &lease.claims[i], round: r, ttl: l.cfg.ttl, by: by}
+		requests[i] = what
+		requests[i].claim, requests[i].round, requests[i].ttl, requests[i].by = &lease.claims[i], r, l.cfg.ttl, by
 		lease.claims[i].node.push(&requests[i])
 	}
 	// A lost round is acted on at once: what was granted is released while the
-	// votes that still matter for the error's class are waited for.
+	// votes that still matter for the error's class are waited for. Others are
+	// told only of what may have kept them out: losers that told each other of
+	// their few votes would wake each other for ever.
 	undo := make([]request, len(lease.claims))
 	rollback := func(all bool) {
+		var tell *notice
+		if r.mayHold() {
+			tell = lease.notice()
+		}
 		for i := range undo {
 			if undo[i].claim == nil && (all || r.answered(i)) {
-				undo[i] = request{kind: release, claim: &lease.claims[i]}
+				undo[i] = request{kind: release, claim: &lease.claims[i], notice: tell}
 				lease.claims[i].node.end(&undo[i])
 			}
 		}
@@ -294,7 +278,7 @@ func (l *Locker) take(ctx context.Context, op Op, n int, k kind, old string) (*L
 	switch {
 	case t.verdict() == won:
 		verdict.class = ErrExpired
-	case t.class() == refused && k == attach:
+	case t.class() == refused && what.kind == attach:
 		verdict.class = ErrLost
 	case t.class() == refused:
 		verdict.class = ErrHeld

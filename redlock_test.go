@@ -163,7 +163,7 @@ func TestWaitEndsForItsOwnReasonAndKeepsTheLastVerdict(t *testing.T) {
 			w := newWorld(t, ms(2), ms(2), ms(2))
 			l := w.locker(append(c.opts, WithBackoff(Backoff{Min: 2 * time.Second, Max: 2 * time.Second}))...)
 			w.plant("a", time.Minute, 1, 2, 3)
-			before := w.executed(1, "SET a")
+			before := w.attempts(1, "a")
 			ctx, cancel := c.ctx(t.Context())
 			defer cancel()
 			begin := time.Now()
@@ -181,7 +181,7 @@ func TestWaitEndsForItsOwnReasonAndKeepsTheLastVerdict(t *testing.T) {
 			assert.GreaterOrEqual(t, took, c.from, c.name)
 			assert.LessOrEqual(t, took, c.to, c.name)
 			if c.name == "three attempts" {
-				assert.Equal(t, 3, w.executed(1, "SET a")-before)
+				assert.Equal(t, 3, w.attempts(1, "a")-before)
 			}
 			assert.Equal(t, []string{"foreign", "foreign", "foreign"}, w.keys("a"))
 		})

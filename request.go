@@ -19,6 +19,7 @@ type claim struct {
 	silent  bool     // a SET was written and never answered; it may still land
 	ending  bool     // a release or detach was asked for
 	unheard bool     // a release was written and never answered
+	notice  *notice  // what its release tells others; nil: nothing
 	twice   bool     // the server had the token by another name and has voted there
 
 	longest time.Duration // ttl that was written
@@ -69,6 +70,10 @@ type request struct {
 	ttl   time.Duration // of acquire and extend
 	by    time.Time     // not written from here on, unless it is a release
 
+	telling bool    // an acquire by script, which on refusal tells how long the key lives
+	notice  *notice // of a release: what it tells others; nil: nothing
+	told    int     // how many it told
+
 	asked      time.Time // when it came into the queue
 	state      state
 	prev, next *request
@@ -104,12 +109,22 @@ type answer struct {
 
 func (as answers) deliver() {
 	for _, a := range as {
+		a.hint()
 		switch q := a.q; {
 		case q.kind == repair:
 			q.claim.lease.repaired(q, a.vote)
 		case q.round != nil:
 			q.round.answer(q.claim.index, a.vote)
 		}
+	}
+}
+
+// hint lets those who wait in this process know at once that a node is free of a
+// token: what the node publishes comes later, and may not come at all.
+func (a answer) hint() {
+	if a.q.kind == release && a.q.notice != nil && a.vote.Outcome == Granted {
+		lease := a.q.claim.lease
+		lease.locker.root.lines.released(a.q.claim.index, lease.name, tenureOf(lease.token), a.q.told)
 	}
 }
 

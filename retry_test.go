@@ -41,3 +41,18 @@ func TestBackoffKeepsDefaultsForWhatIsNotSet(t *testing.T) {
 	assert.Equal(t, defaultBackoff, Backoff{}.fill())
 	assert.Equal(t, Backoff{Min: time.Second, Max: time.Second, Factor: 2}, Backoff{Min: time.Second}.fill())
 }
+
+func TestBackoffAfterSplitVotesGivesContendersRoom(t *testing.T) {
+	b := Backoff{Min: ms(2), Max: ms(100), Factor: 2}
+	for _, c := range []struct {
+		n          int
+		took       time.Duration
+		base, room time.Duration
+	}{
+		{1, 0, ms(1), ms(1)}, {2, 0, ms(1), ms(2)}, {4, 0, ms(1), ms(8)}, {1000000, 0, ms(1), ms(8)},
+		{1, ms(20), ms(20), ms(20)}, {3, ms(20), ms(20), ms(80)}, {4, ms(20), ms(20), ms(100)}, {4, ms(300), ms(300), ms(300)},
+	} {
+		assert.Equal(t, c.base, b.spread(c.n, c.took, 0), "attempt %d took %v", c.n, c.took)
+		assert.InDelta(t, c.base+c.room, b.spread(c.n, c.took, 1), 2, "attempt %d took %v", c.n, c.took)
+	}
+}

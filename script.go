@@ -66,6 +66,9 @@ func (q *request) command(native, text bool) command {
 	}
 	switch q.kind {
 	case release:
+		if q.notice != nil {
+			return command{redis.NewCmd(background, verb, script, 1, name, token, q.notice.channel, q.notice.payload)}
+		}
 		return command{redis.NewCmd(background, verb, script, 1, name, token)}
 	case inspect:
 		return command{redis.NewCmd(background, verb, script, 1, name, fenceCounter(name))}
@@ -84,6 +87,21 @@ func (q *request) command(native, text bool) command {
 // milliseconds before anything was computed from it.
 func millis(ttl time.Duration) int64 { return ttl.Milliseconds() }
 
+// A notice is what a release publishes where it deletes the key: it is a hint for
+// those who wait, never a permission. The payload is the id of the root Locker that
+// released, a colon, and the beginning of the token, so that the messages of several
+// nodes can be known for one release, and what a process tells itself be ignored.
+type notice struct {
+	channel, payload any // strings, made fit for go-redis once for all nodes
+}
+
+func (l *Lease) notice() *notice {
+	return &notice{releasedChannel + l.name, l.locker.root.id + ":" + tenureOf(l.token)}
+}
+
+// tenureOf is how messages refer to a token without showing it.
+func tenureOf(token string) string { return token[:min(len(token), 8)] }
+
 // A reply is what became of one written request.
 type reply uint8
 
@@ -98,52 +116,76 @@ const (
 	timeout               // no answer in time; the server may have done it, or may still
 )
 
-// read tells what a command came to. other is the value of the key where a SET
-// showed it; err is set for refusal, broken and timeout, and where a key of
-// another type was in the way.
-func read(k kind, token string, cmd command) (r reply, other string, err error) {
+// findings are what a reply told besides its kind.
+type findings struct {
+	other string        // of foreign: the value of the key, where an acquire showed it
+	left  time.Duration // of foreign: how long that will live, where the script said so; maxTTL: for ever
+	told  int           // of a release: how many were told of it
+}
+
+// read tells what a command came to. err is set for refusal, broken and timeout,
+// and where a key of another type was in the way.
+func read(k kind, token string, cmd command) (r reply, found findings, err error) {
 	val, err := cmd.Result()
 	switch {
 	case errors.Is(err, redis.Nil):
 		if k.sets() {
-			return yes, "", nil
+			return yes, found, nil
 		}
-		return absent, "", nil
+		return absent, found, nil
 	case err != nil:
 		r, err = readError(err)
-		return r, "", err
+		return r, found, err
 	case k.sets():
+		if pair, ok := val.([]any); ok && len(pair) == 2 {
+			if left, ok := pair[1].(int64); ok {
+				found.left = keyLives(left)
+			}
+			val = pair[0]
+		}
 		s, ok := val.(string)
 		switch {
 		case ok && s == token:
-			return already, "", nil
+			return already, findings{}, nil
 		case ok:
-			return foreign, s, nil
+			found.other = s
+			return foreign, found, nil
 		}
 	case k == attach:
 		switch v := val.(type) {
 		case string:
-			return foreign, v, nil
+			found.other = v
+			return foreign, found, nil
 		case int64:
 			if v >= 0 && v <= 2 {
-				return [...]reply{absent, yes, already}[v], "", nil
+				return [...]reply{absent, yes, already}[v], found, nil
 			}
 		}
 	case k == inspect:
 		if list, ok := val.([]any); ok && len(list) == 3 {
-			return yes, "", nil
+			return yes, found, nil
 		}
 	default:
-		switch val {
-		case int64(1):
-			return yes, "", nil
-		case int64(0):
-			return absent, "", nil
-		case int64(-1):
-			return foreign, "", nil
+		n, ok := val.(int64)
+		switch {
+		case ok && n == 1, ok && n > 1 && k == release:
+			found.told = int(n - 1)
+			return yes, found, nil
+		case ok && n == 0:
+			return absent, found, nil
+		case ok && n == -1:
+			return foreign, found, nil
 		}
 	}
-	return refusal, "", fmt.Errorf("unexpected reply %v", val)
+	return refusal, found, fmt.Errorf("unexpected reply %v", val)
+}
+
+// keyLives is what a PTTL says, at least 1 ms: a key that was just seen lives.
+func keyLives(pttl int64) time.Duration {
+	if pttl < 0 || pttl > millis(maxTTL) {
+		return maxTTL
+	}
+	return time.Duration(max(1, pttl)) * time.Millisecond
 }
 
 func readError(err error) (reply, error) {
@@ -189,6 +231,12 @@ func tooOld(err error) bool { return redis.HasErrorPrefix(err, "syntax error") }
 // the text has to be sent each time.
 func shaDenied(err error) bool {
 	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "NOPERM")
+}
+
+// scriptDenied tells that a server lets nobody acquire by the script that it was
+// sent, but may still do it natively.
+func (q *request) scriptDenied(err error) bool {
+	return q.kind == acquire && !q.native && incurable(err) && (q.text || !shaDenied(err))
 }
 
 // stale tells that go-redis has given up the connection because of this reply:

@@ -27,7 +27,7 @@ func TestPlainLockIsOneNativeCommandPerNode(t *testing.T) {
 			calls := w.log(i + 1)[begin[i]:]
 			require.Len(t, calls, 2)
 			assert.Equal(t, fmt.Sprintf("SET a %s px 10000 nx get", lease.Token()), calls[0])
-			assert.Regexp(t, "^EVALSHA [0-9a-f]{40} 1 a "+lease.Token()+"$", calls[1])
+			assert.Regexp(t, "^EVALSHA [0-9a-f]{40} 1 a "+lease.Token()+" redlock:released:a [0-9a-z]+:"+lease.Token()[:8]+"$", calls[1])
 		}
 	})
 }

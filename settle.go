@@ -14,7 +14,7 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		good = false
 	}
 	for i, q := range batch {
-		r, other, err := read(q.kind, q.claim.lease.token, cmds[i])
+		r, found, err := read(q.kind, q.claim.lease.token, cmds[i])
 		switch {
 		case r == broken || r == timeout:
 			good = false
@@ -32,7 +32,7 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 			continue
 		}
 		q.fallShort(r, short)
-		n.conclude(q, r, other, err, out)
+		n.conclude(q, r, found, err, out)
 		batch[i] = nil
 	}
 	// What is to be written again goes back to the head of the queue, in order.
@@ -66,6 +66,8 @@ func (n *node) learn(q *request, r reply, err error) {
 			n.server.old = true
 		case !q.native && !q.text && shaDenied(err):
 			n.server.noSHA = true
+		case q.scriptDenied(err) && !n.server.old:
+			n.server.plain = true
 		}
 	default:
 		if !q.native {
@@ -90,7 +92,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 			return false
 		}
 	case refusal:
-		if !(q.native && tooOld(err) || !q.native && !q.text && shaDenied(err)) {
+		if !(q.native && tooOld(err) || !q.native && !q.text && shaDenied(err) || q.scriptDenied(err) && !n.server.old) {
 			return false
 		}
 	case broken:
@@ -117,10 +119,11 @@ func (n *node) again(q *request, r reply, err error) bool {
 }
 
 // conclude turns a reply into a vote and into what is now known of the claim.
-func (n *node) conclude(q *request, r reply, other string, err error, out *answers) {
+func (n *node) conclude(q *request, r reply, found findings, err error, out *answers) {
 	c := q.claim
 	switch q.kind {
 	case release:
+		q.told = found.told
 		n.settleRelease(q, r, err, out)
 		return
 	case repair:
@@ -137,7 +140,7 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 		// An error reply to the second writing leaves the first unanswered.
 		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0
 		c.there = r == yes || r == already || c.silent
-		if r == foreign && q.kind == acquire && n.revive(q, other) {
+		if r == foreign && q.kind == acquire && n.revive(q, found.other) {
 			return
 		}
 		if r == already && q.resends == 0 {
@@ -159,15 +162,15 @@ func (n *node) conclude(q *request, r reply, other string, err error, out *answe
 	case yes, already:
 		n.finish(q, Vote{Outcome: Granted}, out)
 	case foreign:
-		v := Vote{Outcome: Refused, Holder: other, Err: err}
-		if q.kind == acquire && n.debts.of[other] != nil {
+		v := Vote{Outcome: Refused, Holder: found.other, Err: err, left: found.left}
+		if q.kind == acquire && n.debts.of[found.other] != nil {
 			v = Vote{Outcome: Failed, Err: errLeftover}
 		}
 		n.finish(q, v, out)
 	case absent:
 		n.finish(q, Vote{Outcome: Refused, Err: errNotThere}, out)
 	default:
-		n.finish(q, Vote{Outcome: Failed, Err: err, permanent: incurable(err)}, out)
+		n.finish(q, Vote{Outcome: Failed, Err: err, permanent: incurable(err), silent: c.there}, out)
 	}
 }
 

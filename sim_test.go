@@ -74,6 +74,26 @@ func (w *world) executed(node int, prefix string) (k int) {
 	return k
 }
 
+// attempts counts the acquires of a name that a node has executed, in either form.
+func (w *world) attempts(node int, name string) (k int) {
+	for _, c := range w.log(node) {
+		if args, ok := scriptCall(acquire, c); ok && args[0] == name || strings.HasPrefix(c, "SET "+name+" ") {
+			k++
+		}
+	}
+	return k
+}
+
+// scriptCall gives key and arguments of a command that is such a script's call.
+func scriptCall(k kind, command string) (args []string, ok bool) {
+	for _, begin := range []string{"EVALSHA " + scripts[k].Hash() + " 1 ", "EVAL " + sources[k] + " 1 "} {
+		if rest, ok := strings.CutPrefix(command, begin); ok {
+			return strings.Fields(rest), true
+		}
+	}
+	return nil, false
+}
+
 // locker opens a Locker on all nodes and lets it connect.
 func (w *world) locker(opts ...Option) *Locker {
 	w.t.Helper()

@@ -106,8 +106,12 @@ func (r *root) held() int {
 	return len(r.agenda.leases)
 }
 
-// waiters counts the calls of Lock that wait.
-func (r *root) waiters() int { return 0 }
+// waiters counts the calls of Lock that wait: they queue, or were refused.
+func (r *root) waiters() int {
+	r.lines.mu.Lock()
+	defer r.lines.mu.Unlock()
+	return r.lines.wait
+}
 
 // report is a node's row. The sorting is done when the mutex is free again.
 func (n *node) report() NodeStats {
