@@ -29,6 +29,14 @@
 // that hang, are down or slow is not noticeable. When the quorum fails,
 // everything is released, also on nodes that never answered.
 //
+// # Holding and waiting
+//
+// Do renews the lease while its function runs; Lock does with WithAutoExtend. The
+// holder is told of a loss by the local clock, before anybody else can have the
+// lock: the lease's Context ends, with a *LostError as its cause. Those who wait
+// queue within their process and sleep until nodes tell of the release; see
+// Locker.Lock.
+//
 // # What it promises, and what not
 //
 // At most one client holds a name at any moment of its validity, provided that

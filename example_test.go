@@ -108,6 +108,27 @@ func ExampleLocker_Do() {
 	// <nil>
 }
 
+func ExampleWithAutoExtend() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls, redlock.WithTTL(300*time.Millisecond), redlock.WithAutoExtend())
+	defer locker.Close()
+
+	lease, err := locker.Lock(context.Background(), "long")
+	if err != nil {
+		log.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	fmt.Println("after three times the ttl:", lease.Err())
+	locker.ForceRelease(context.Background(), "long") // an operator takes it away
+	<-lease.Done()
+	var lost *redlock.LostError
+	fmt.Println(errors.As(lease.Err(), &lost), lost.Cause)
+	// Output:
+	// after three times the ttl: <nil>
+	// true superseded
+}
+
 func ExampleLease_Context() {
 	urls, stop := embedded(3)
 	defer stop()

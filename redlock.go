@@ -149,7 +149,8 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 
 // Lock obtains the named lock, trying until it has it, ctx ends, or the limits
 // set by WithWait or WithMaxAttempts are used up. ctx bounds the waiting, never
-// the lease.
+// the lease. The lease ends with its ttl unless it is extended, by Extend or by
+// the watchdog that WithAutoExtend sets on it.
 //
 // The error is one of these; test them in this order:
 //   - an error of ctx: ctx ended first. It also matches the class of the last
@@ -301,8 +302,9 @@ func (l *Locker) newLease(name string) *Lease {
 }
 
 // Do runs fn while holding the named lock: it locks like Lock, calls fn with the
-// lease's Context (FromContext gives the lease), waits for it, and unlocks, also
-// when fn panics or ends its goroutine. fn must stop when its context ends.
+// lease's Context (FromContext gives the lease), renews the lease as with
+// WithAutoExtend, waits for fn, and unlocks, also when fn panics or ends its
+// goroutine. fn must stop when its context ends.
 //
 // The error is Lock's, without fn having run; or fn's, joined with ErrLost if
 // the lock was lost meanwhile, ErrClosed if Close took it away, or, nested with
