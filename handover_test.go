@@ -193,6 +193,7 @@ func TestTokenThatIsGoneIsLostAndNothingIsLeft(t *testing.T) {
 }
 
 func TestConcurrentAttachesOfOneTokenHaveOneWinner(t *testing.T) {
+	t.Parallel()
 	const pairs = 200
 	for _, nodes := range []int{1, 2, 3, 4, 5} {
 		synctest.Test(t, func(t *testing.T) {
@@ -815,6 +816,7 @@ func TestHooksSeeTheHandOver(t *testing.T) {
 // want them, over nodes to which everything happens except forgetting. No two leases
 // of a name overlap, and in the end nothing is left.
 func TestHandOversInRandomWeather(t *testing.T) {
+	t.Parallel()
 	passed := 0
 	for seed := *firstSeed; seed < *firstSeed+uint64(*seeds+1)/2; seed++ {
 		synctest.Test(t, func(t *testing.T) { passed += handOversInWeather(t, seed) })

@@ -28,6 +28,7 @@ import (
 //   - every call keeps its bound and its error is one of the documented classes;
 //   - when the nodes are well and every ttl has passed, nothing is left.
 func TestRandomSchedules(t *testing.T) {
+	t.Parallel()
 	total := 0
 	for seed := *firstSeed; seed < *firstSeed+uint64(*seeds); seed++ {
 		synctest.Test(t, func(t *testing.T) { total += randomSchedule(t, seed) })

@@ -148,6 +148,7 @@ func TestSleeperSendsNothingButASafetyTryASecondAndWakesOnTheRelease(t *testing.
 }
 
 func TestHandOverAmongFourProcessesTakesLessThanThreeRoundTrips(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(40), ms(40), ms(40), ms(40), ms(40))
 		var h hands
@@ -184,6 +185,7 @@ func TestLockOfACrashedHolderIsTakenWhenItsKeysExpire(t *testing.T) {
 }
 
 func TestSplitVoteOnAFreeLockIsOverInSomeRoundTrips(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1)/5, ms(1)/4, ms(1)/3, ms(1)/4, ms(1)/5)
 		var h hands
@@ -203,6 +205,7 @@ func TestSplitVoteOnAFreeLockIsOverInSomeRoundTrips(t *testing.T) {
 }
 
 func TestProcessFarAwayGetsItsTurnsToo(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		near, far := w.process("near"), w.process("far")
@@ -219,6 +222,7 @@ func TestProcessFarAwayGetsItsTurnsToo(t *testing.T) {
 }
 
 func TestNobodyStarvesInOneProcessAndAllComeInTheirOrder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1)/5, ms(1)/5, ms(1)/5, ms(1)/5, ms(1)/5)
 		l := w.locker()
@@ -565,6 +569,7 @@ func TestSplitVotesOfTwoOverFourNodesAreResolved(t *testing.T) { // case 22, fir
 }
 
 func TestTenClientsGetTwentyTurnsEach(t *testing.T) { // case 22, second part
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(2), ms(1), ms(2), ms(1))
 		processes := w.processes(10, WithWait(30*time.Second))
@@ -638,6 +643,7 @@ func TestSafetyTriesOfManyDoNotLineUp(t *testing.T) { // case 22, third part
 }
 
 func TestEveryWaitGoesWithEveryLease(t *testing.T) { // case 23
+	t.Parallel()
 	for _, wait := range []time.Duration{-1, 0, ms(50), 2 * time.Second} {
 		for _, ttl := range []time.Duration{ms(100), time.Second, 10 * time.Second} {
 			synctest.Test(t, func(t *testing.T) {
@@ -747,6 +753,7 @@ func TestSubscriptionThatDiesCostsAPollingIntervalAtMost(t *testing.T) { // case
 }
 
 func TestForgedMessagesCostFewTriesAndNoLock(t *testing.T) { // case 25 f
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(1), ms(1))
 		a, b := w.process("a", WithTTL(time.Minute)), w.process("b")

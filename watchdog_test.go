@@ -78,6 +78,7 @@ func TestNobodyRenewsALeaseThatDidNotAskForIt(t *testing.T) {
 }
 
 func TestLeaseSurvivesAnySequenceOfSingleEmptyRestarts(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{3, 5} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, slices.Repeat([]time.Duration{ms(10)}, n)...)
@@ -335,6 +336,7 @@ func TestContextEndsSoonAfterASuspensionAlthoughTimersKnowNothing(t *testing.T) 
 }
 
 func TestLeasesOfManyNamesAreRenewedTogether(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(2), ms(2), ms(2))
 		l := w.locker(WithAutoExtend())
