@@ -39,10 +39,10 @@ const (
 
 // demoHelp is what --help says about it.
 const demoHelp = `Starts five embedded Redis nodes on loopback ports and two clients, alice
-and bob. alice takes a lock and bob is refused. Then nodes are killed in the
-middle of an acquire: with three of five the lock is still obtained, with two
-nobody gets it, and when the nodes come back all is well again, and no key is
-left anywhere.
+and bob. alice takes a lock and bob is refused; he waits, and has it when she
+unlocks. Then nodes are killed in the middle of an acquire: with three of five
+the lock is still obtained, with two nobody gets it, and when the nodes come
+back all is well again, and no key is left anywhere.
 
 With --nodes it uses your servers instead, and kills nothing: lock, refuse,
 extend, unlock, all on one name, which is released again. The name is random
@@ -133,7 +133,7 @@ func demoEmbedded(ctx context.Context, out presenter) error {
 		{"lock", "alice takes the lock", d.lock},
 		{"refuse", "bob wants the same lock and is refused", d.refuse},
 		{"extend", "alice extends her lease", d.extend},
-		{"unlock", "alice unlocks, and bob leaves", d.unlock},
+		{"unlock", "bob waits, alice unlocks, he has it at once, and leaves", d.unlock},
 		{"two-die", "two nodes are killed while alice locks again, and she wins", d.twoDie},
 		{"third-dies", "a third is killed while alice tries once more, and nobody can win", d.thirdDies},
 		{"return", "the nodes come back with their data, and alice wins", d.comeBack},
@@ -247,6 +247,13 @@ func (c *client) round() redlock.Round {
 	r := c.last
 	c.last = redlock.Round{}
 	return r
+}
+
+// attempts is how often the client has tried in its last wait.
+func (c *client) attempts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last.Attempt
 }
 
 // checkName gives the library's verdict on the lock's name. In a context that has

@@ -112,8 +112,13 @@ func (d *demo) extend(ctx context.Context, s *step) {
 		"%s, was %s", span(s.Validity), span(millis(before)))
 }
 
-// unlock: alice gives it back.
+// unlock: alice releases it, and on embedded nodes bob has waited for that.
 func (d *demo) unlock(ctx context.Context, s *step) {
+	var bob <-chan waited
+	if d.nodes != nil {
+		bob = d.bobWaits(ctx)
+	}
+	begin := time.Now()
 	err := d.lease.Unlock(ctx)
 	s.take(d.alice.round())
 	if !s.succeeds("a quorum confirms", err) {
@@ -123,10 +128,40 @@ func (d *demo) unlock(ctx context.Context, s *step) {
 	if d.nodes == nil {
 		return
 	}
+	next := <-bob
+	if !s.succeeds("bob, who has waited, has it", next.err) {
+		return
+	}
+	took := next.at.Sub(begin)
+	s.check(took <= d.nodeTimeout+margin, "he need not try until then: he is told", "%s after she began to unlock", span(millis(took)))
+	s.succeeds("he unlocks", next.lease.Unlock(ctx))
 	// A vote that bob did not wait for could still come, and be in alice's way
 	// when she needs every node that lives.
 	s.succeeds("bob closes, and no node owes a release", d.bob.Close())
 	s.empties(d, "the key is gone from all nodes")
+}
+
+// waited is what came of bob's waiting.
+type waited struct {
+	lease *redlock.Lease
+	err   error
+	at    time.Time
+}
+
+// bobWaits returns when bob sleeps on the lock. He does after his second try: the
+// first is refused, the nodes confirm that they will tell him, and what was released
+// before that he finds by trying once more.
+func (d *demo) bobWaits(ctx context.Context) <-chan waited {
+	got := make(chan waited, 1)
+	d.bob.round()
+	go func() {
+		lease, err := d.bob.Lock(ctx, d.name)
+		got <- waited{lease, err, time.Now()}
+	}()
+	for begin := time.Now(); d.bob.attempts() < 2 && time.Since(begin) < margin; {
+		time.Sleep(100 * time.Microsecond)
+	}
+	return got
 }
 
 // leave: is there anything left? A real server is asked by its votes: alice
