@@ -40,9 +40,9 @@ const (
 // demoHelp is what --help says about it.
 const demoHelp = `Starts five embedded Redis nodes on loopback ports and two clients, alice
 and bob. alice takes a lock and bob is refused; he waits, and has it when she
-unlocks. Then nodes are killed in the middle of an acquire: with three of five
-the lock is still obtained, with two nobody gets it, and when the nodes come
-back all is well again, and no key is left anywhere.
+unlocks. Then nodes are killed in the middle of an acquire: with three of
+five the lock is still obtained, with two nobody gets it, and when the nodes
+come back all is well again, and no key is left anywhere.
 
 With --nodes it uses your servers instead, and kills nothing: lock, refuse,
 extend, unlock, all on one name, which is released again. The name is random
