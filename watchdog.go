@@ -204,9 +204,24 @@ func (l *Lease) repaired(q *request, v Vote) {
 	if left := l.lookAt(now); l.held {
 		pause := l.locker.cfg.nodeTimeout / 4
 		pause = pause/2 + rand.N(pause)
-		l.gaps = append(l.gaps, gap{q.claim.index, q.round, now.mono.Add(pause)})
+		l.leave(gap{q.claim.index, q.round, now.mono.Add(pause)})
 		l.plan(now, left)
 	}
+}
+
+// leave notes a gap, one for each node however many extensions found it: each
+// would be tried again, and again, until its ttl is over. The latest extension
+// has the most of that left. Called with mu held.
+func (l *Lease) leave(g gap) {
+	for i := range l.gaps {
+		if known := &l.gaps[i]; known.node == g.node {
+			if g.round.start.mono.After(known.round.start.mono) {
+				known.round = g.round
+			}
+			return
+		}
+	}
+	l.gaps = append(l.gaps, g)
 }
 
 // dueGaps takes out the gaps to try again now. Called with mu held.

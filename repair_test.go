@@ -1,0 +1,36 @@
+package redlock
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestNodeThatIsInTheWayOfManyExtensionsIsTriedAsOftenAsForOne(t *testing.T) {
+	tried := func(extensions int) (sets int) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(2), ms(2), ms(2))
+			l := w.locker(WithTTL(time.Hour), WithNodeTimeout(ms(400)))
+			w.plant("a", 2*time.Hour, 3)
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			for range extensions {
+				require.NoError(t, lease.Extend(t.Context(), time.Hour))
+				time.Sleep(ms(10))
+			}
+			before := w.executed(3, "SET a")
+			time.Sleep(10 * time.Second)
+			sets = w.executed(3, "SET a") - before
+			require.NoError(t, lease.Unlock(t.Context()))
+			w.Inject(`at 0s, node 3: evict "a"`)
+			time.Sleep(ms(10))
+		})
+		return sets
+	}
+	one := tried(1)
+	require.Greater(t, one, 50)
+	assert.InDelta(t, one, tried(50), 30)
+}
