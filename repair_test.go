@@ -34,3 +34,24 @@ func TestNodeThatIsInTheWayOfManyExtensionsIsTriedAsOftenAsForOne(t *testing.T) 
 	require.Greater(t, one, 50)
 	assert.InDelta(t, one, tried(50), 30)
 }
+
+func TestAnswerToOneRepairDoesNotHideThatAnotherHasStoredTheToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(20), ms(20), ms(20))
+		l := w.locker()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(50))
+		w.Inject(`at 0s, node 1: evict "a"`)
+		w.Inject(`on SET #2, node 1: error "OOM command not allowed"`)
+		for range 2 { // both find the key gone, and are followed by a repair each
+			go lease.Extend(t.Context(), time.Minute)
+			time.Sleep(ms(10))
+		}
+		time.Sleep(ms(200))
+		require.Equal(t, lease.Token(), w.keys("a")[0])
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(ms(50))
+		w.requireNoKeys()
+	})
+}
