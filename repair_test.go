@@ -55,3 +55,25 @@ func TestAnswerToOneRepairDoesNotHideThatAnotherHasStoredTheToken(t *testing.T) 
 		w.requireNoKeys()
 	})
 }
+
+func TestRepairThatArrivesAfterTheReleaseOfALaterOneIsReleasedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(2), ms(2), ms(2))
+		l := w.locker(WithNodeTimeout(ms(200)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(50))
+		w.Inject(`at 0s, node 1: evict "a"`)
+		// Kept in the network, as the kernel does with what a partition has cut off.
+		w.Inject("on SET #1, node 1: delay 3s requests")
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(time.Second)
+		require.Empty(t, w.keys("a")[0])
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(ms(500))
+		require.Equal(t, lease.Token(), w.keys("a")[0], "a second repair")
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(10 * time.Second)
+		w.requireNoKeys()
+	})
+}
