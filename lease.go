@@ -40,7 +40,6 @@ type Lease struct {
 	last      time.Time // with err: until when it had been good
 	life      context.Context
 	endLife   context.CancelCauseFunc
-	told      bool     // the Lost hook was called
 	limit     vouch    // when the holder's own limit ends it, see WithMaxHold
 	renewal   *renewal // what the watchdog knows; nil: it does not renew this lease
 	gaps      []gap    // nodes to be repaired again

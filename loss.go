@@ -162,10 +162,13 @@ func (l *Lease) diagnose(now instant, left time.Duration) (Cause, string) {
 }
 
 // lose ends a held lease because it may act no longer; end is until when others
-// are kept out. The hooks and, at the end, the release follow on the agenda.
-// Called with mu held.
+// are kept out. The hooks are told by whoever notices first, since after that a
+// holder's Unlock or a Close can take the lease off the agenda, on which the
+// release follows at the end. Called with mu held.
 func (l *Lease) lose(cause Cause, why string, end time.Time) {
-	l.finish(&LostError{l.name, cause, end, "lease", why}, end)
+	lost := &LostError{l.name, cause, end, "lease", why}
+	l.finish(lost, end)
+	l.tell(func(ctx context.Context, c *config) { c.lost(ctx, l, lost) })
 	l.locker.root.agenda.set(l, time.Now(), 0)
 }
 
@@ -183,9 +186,8 @@ func (l *Lease) finish(why error, end time.Time) {
 }
 
 // attend does what is due: it renews a held lease or notices that its time is
-// over; it tells the hooks of a loss; and at the end it releases a lost lease
-// whose holder has not returned. Between the last two a holder that was told is
-// still stopping, so its keys stay.
+// over; and at the end it releases a lost lease whose holder has not returned.
+// Between the last two a holder that was told is still stopping, so its keys stay.
 func (l *Lease) attend() {
 	l.mu.Lock()
 	now := l.locker.cfg.clock.look()
@@ -198,23 +200,18 @@ func (l *Lease) attend() {
 		l.send(late, fresh, gaps)
 		return
 	}
-	left, why := time.Until(l.last), l.err
-	if l.unlocked != nil || !errors.Is(why, ErrLost) { // Unlock or Close sees to the rest
+	left = time.Until(l.last)
+	if l.unlocked != nil || !errors.Is(l.err, ErrLost) { // Unlock or Close sees to the rest
 		l.locker.root.agenda.set(l, now.mono.Add(clocksApart), 0)
 		l.mu.Unlock()
 		return
 	}
-	tell := !l.told
-	l.told = true
 	if left > 0 {
 		l.locker.root.agenda.set(l, l.last, 0)
 	}
 	l.mu.Unlock()
 	if left <= 0 {
 		l.abandon()
-	}
-	if tell {
-		l.tell(func(ctx context.Context, c *config) { c.lost(ctx, l, why) })
 	}
 }
 
