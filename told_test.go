@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,4 +45,72 @@ func TestLossIsToldWhoeverNoticesItFirst(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestHookThatHangsCostsBoundedMemoryAndNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(2), ms(2), ms(2))
+		hang := make(chan struct{})
+		var rounds, risks, losses int
+		l := w.locker(WithTTL(time.Second), WithAutoExtend(), WithHooks(Hooks{
+			Round: func(_ context.Context, r Round) {
+				if r.Op == "renew" {
+					<-hang
+					rounds++
+				}
+			},
+			AtRisk: func(context.Context, *Lease, error) { risks++ },
+			Lost:   func(context.Context, *Lease, error) { losses++ },
+		}))
+		untold := func() int {
+			l.root.teller.mu.Lock()
+			defer l.root.teller.mu.Unlock()
+			return len(l.root.teller.what)
+		}
+		const many, room = 20, 30
+		for i := range many {
+			_, err := l.TryLock(t.Context(), fmt.Sprint("lock ", i))
+			require.NoError(t, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		for untold() < maxUntold-room {
+			l.root.teller.tell(func() { rounds++ })
+		}
+		time.Sleep(3 * time.Second)
+		require.Equal(t, maxUntold, untold())
+		w.Inject("at 0s for 3s, all: hang")
+		time.Sleep(3 * time.Second)
+		assert.Equal(t, maxUntold+2*many, untold())
+		close(hang)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, maxUntold+1, rounds, "with the one that was being told")
+		assert.Equal(t, many, risks)
+		assert.Equal(t, many, losses)
+		assert.Zero(t, untold())
+	})
+}
+
+func TestRenewalThatIsWonAsItIsGivenUpIsToldOnceAndIsNoRisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(2), ms(2), ms(2))
+		var told []string
+		l := w.locker(WithAutoExtend(), WithHooks(Hooks{
+			Round: func(_ context.Context, r Round) {
+				if r.Op == "renew" {
+					told = append(told, r.Op)
+				}
+			},
+			AtRisk: func(context.Context, *Lease, error) { told = append(told, "at risk") },
+		}))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		late := newRound(extend, "renew", lease, l.cfg.clock.start(), time.Second, time.Second)
+		late.then = func() { lease.renewed(late) }
+		late.answer(0, Vote{Outcome: Granted})
+		late.answer(1, Vote{Outcome: Granted})
+		lease.send(late, nil, nil)
+		synctest.Wait()
+		assert.Equal(t, []string{"renew"}, told)
+	})
 }

@@ -114,10 +114,10 @@ func (l *Lease) send(late, fresh *round, gaps []gap) {
 		l.repair(g.node, g.round)
 	}
 	if late != nil {
-		late.expire()
-		l.tell(func(ctx context.Context, c *config) { c.round(ctx, late, 0) })
+		t := late.expire()
 		l.mu.Lock()
-		if l.held {
+		l.tellRound(late)
+		if l.held && t.verdict() != won { // else the vote that was needed came at this very moment
 			l.missed(late)
 		}
 		l.mu.Unlock()
@@ -129,16 +129,19 @@ func (l *Lease) send(late, fresh *round, gaps []gap) {
 
 // renewed takes in the verdict on a renewal.
 func (l *Lease) renewed(r *round) {
-	t := r.close()
-	l.tell(func(ctx context.Context, c *config) { c.round(ctx, r, 0) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.locker.cfg.clock.look()
-	left := l.lookAt(now)
-	if !l.held || l.renewal.round != r {
+	if l.renewal.round != r { // it has just been given up
 		return
 	}
 	l.renewal.round = nil
+	t := r.close()
+	l.tellRound(r)
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
+	if !l.held {
+		return
+	}
 	if t.verdict() == won {
 		l.renewal.last, l.renewal.at = nil, l.renewAt(now)
 	} else {
@@ -243,6 +246,13 @@ func (l *Lease) tell(what func(ctx context.Context, c *config)) {
 	}
 }
 
+// tellRound calls hooks for a renewal, as far as they keep up.
+func (l *Lease) tellRound(r *round) {
+	if l.locker.root.teller.keepsUp() {
+		l.tell(func(ctx context.Context, c *config) { c.round(ctx, r, 0) })
+	}
+}
+
 // A teller calls what it is given one after the other, on a goroutine that lives
 // as long as there is something to tell. A hook that is slow must not keep the
 // watchdog from other leases.
@@ -250,6 +260,18 @@ type teller struct {
 	mu   sync.Mutex
 	what []func()
 	busy bool
+}
+
+// maxUntold is how much may wait to be told before renewals are told no more. Ten
+// thousand leases are renewed three thousand times a second with a ttl of 10 s,
+// and a hook that hangs must not cost a process its memory.
+const maxUntold = 1 << 12
+
+// keepsUp tells whether the hooks do.
+func (t *teller) keepsUp() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.what) < maxUntold
 }
 
 func (t *teller) tell(what func()) {
@@ -266,11 +288,12 @@ func (t *teller) run() {
 	for {
 		t.mu.Lock()
 		if len(t.what) == 0 {
-			t.busy = false
+			t.busy, t.what = false, nil
 			t.mu.Unlock()
 			return
 		}
 		what := t.what[0]
+		t.what[0] = nil
 		t.what = t.what[1:]
 		t.mu.Unlock()
 		what()

@@ -355,7 +355,11 @@ func TestLeasesOfManyNamesAreRenewedTogether(t *testing.T) {
 		assert.GreaterOrEqual(t, renewals, uint64(9*many))
 		assert.LessOrEqual(t, batches, renewals/10)
 		t.Logf("%d renewals in %d batches", renewals, batches)
-		for _, lease := range l.root.agenda.leases {
+		l.root.agenda.mu.Lock()
+		leases := slices.Clone(l.root.agenda.leases)
+		l.root.agenda.mu.Unlock()
+		assert.Len(t, leases, many)
+		for _, lease := range leases {
 			assert.NoError(t, lease.Err())
 		}
 	})
