@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,4 +114,38 @@ func TestRenewalThatIsWonAsItIsGivenUpIsToldOnceAndIsNoRisk(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, []string{"renew"}, told)
 	})
+}
+
+func TestCloseWaitsForHooksButNotForOneThatHangs(t *testing.T) {
+	for name, c := range map[string]struct {
+		slow time.Duration
+		ends string
+	}{
+		"one that is slow": {100 * time.Millisecond, ""},
+		"one that hangs":   {time.Hour, "a hook has not returned"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, ms(2), ms(2), ms(2))
+				var returned atomic.Bool
+				l := w.locker(WithTTL(time.Second), WithHooks(Hooks{Lost: func(context.Context, *Lease, error) {
+					time.Sleep(c.slow)
+					returned.Store(true)
+				}}))
+				lease, err := l.TryLock(t.Context(), "a")
+				require.NoError(t, err)
+				<-lease.Done()
+				begin := time.Now()
+				err = l.Close()
+				if c.ends == "" {
+					assert.NoError(t, err)
+					assert.True(t, returned.Load())
+				} else {
+					assert.ErrorContains(t, err, c.ends)
+					assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
+				}
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
 }

@@ -257,9 +257,9 @@ func (l *Lease) tellRound(r *round) {
 // as long as there is something to tell. A hook that is slow must not keep the
 // watchdog from other leases.
 type teller struct {
-	mu   sync.Mutex
-	what []func()
-	busy bool
+	mu    sync.Mutex
+	what  []func()
+	quiet chan struct{} // closed when all is told; nil: it is
 }
 
 // maxUntold is how much may wait to be told before renewals are told no more. Ten
@@ -278,17 +278,28 @@ func (t *teller) tell(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.what = append(t.what, what)
-	if !t.busy {
-		t.busy = true
+	if t.quiet == nil {
+		t.quiet = make(chan struct{})
 		go t.run()
 	}
+}
+
+// told returns a channel that is closed when what waits now has been told.
+func (t *teller) told() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.quiet == nil {
+		return closedChan
+	}
+	return t.quiet
 }
 
 func (t *teller) run() {
 	for {
 		t.mu.Lock()
 		if len(t.what) == 0 {
-			t.busy, t.what = false, nil
+			close(t.quiet)
+			t.quiet, t.what = nil, nil
 			t.mu.Unlock()
 			return
 		}
