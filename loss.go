@@ -51,10 +51,15 @@ func (e *LostError) Error() string {
 func (e *LostError) Unwrap() error { return ErrLost }
 
 // vouch takes in node i's promise to request k, counted from before the request
-// was sent. A promise that comes when the lease is over does not bring it back.
+// was sent. A promise that comes when the lease is over does not bring it back,
+// nor does one that was asked for before a request to which the node has said no:
+// answers that come over several connections can overtake each other.
 func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.denied != nil && !t0.mono.After(l.denied[i]) {
+		return
+	}
 	v := vouch{t0, l.locker.cfg.span(ttl)}
 	if k == acquire {
 		// All promises to an acquire end together, so a late one cannot bring a
@@ -71,24 +76,32 @@ func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	}
 }
 
-// deny takes node i's promise back: the node itself says that the token is not
-// there. Losses may be found one at a time, by extensions that each reach others.
-func (l *Lease) deny(i int) {
+// deny takes node i's promise back: the node itself says, to an extension that
+// began at t0, that the token is not there. Losses may be found one at a time, by
+// extensions that each reach others.
+func (l *Lease) deny(i int, t0 instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
 	if !l.held {
 		return
 	}
-	now := l.locker.cfg.clock.look()
-	end := now.mono.Add(l.left(now)) // the holder has until then to stop
+	end := now.mono.Add(left) // the holder has until then to stop
+	if l.denied == nil {
+		l.denied = make([]time.Time, len(l.vouches))
+	}
+	if t0.mono.After(l.denied[i]) {
+		l.denied[i] = t0.mono
+	}
 	l.vouches[i] = vouch{}
-	still := 0
+	still, lead := 0, l.locker.cfg.lead()
 	for _, v := range l.vouches {
-		if v.span > 0 {
+		if v.left(now) > lead {
 			still++
 		}
 	}
-	if still < l.quorum() || l.left(now) <= l.locker.cfg.lead() {
+	if still < l.quorum() {
 		l.lose(CauseSuperseded, fmt.Sprintf("%d of %d nodes still have it, %d needed", still, len(l.vouches), l.quorum()), end)
 	}
 }

@@ -115,6 +115,7 @@ func TestLeaseWhoseKeysAMajorityForgotIsLostAndStaysLost(t *testing.T) {
 		time.Sleep(time.Until(until) - ms(1))
 		assert.Equal(t, []string{"", lease.Token(), ""}, w.keys("a"), "nothing is put back, and what is there stays for the holder to stop")
 		time.Sleep(ms(20))
+		synctest.Wait()
 		w.requireNoKeys()
 		require.Len(t, told, 1)
 		assert.ErrorIs(t, told[0], ErrLost)
