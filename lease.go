@@ -158,7 +158,7 @@ func (l *Lease) Done() <-chan struct{} {
 //   - ErrLost: the lease may act no longer: its end had passed, also while
 //     waiting for the answers, or its keys are gone from or taken over on so
 //     many nodes that no quorum has it.
-//   - ErrReleased, ErrClosed: it was used after Unlock or Close.
+//   - ErrReleased, ErrClosed: it was used after Unlock, Detach or Close.
 //   - ErrInvalid: the ttl is out of bounds, see WithTTL. Nothing was sent.
 //   - an error of ctx: it ended first. The lease stands until its old end or, if
 //     a quorum still says yes, its new one.

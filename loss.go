@@ -15,9 +15,9 @@ const (
 	CauseExpired Cause = iota
 	// CauseUnreachable: its time ran out because renewals reached no quorum.
 	CauseUnreachable
-	// CauseSuperseded: so many nodes said that they no longer have its token
-	// (taken over, evicted, restarted empty, released by force) that no quorum
-	// has it.
+	// CauseSuperseded: nodes said that they no longer have its token (taken over,
+	// evicted, restarted empty, released by force), and those that are known to
+	// have it are less than a quorum.
 	CauseSuperseded
 	// CausePaused: its time had run out before anybody looked, because the
 	// process or the machine stood still or the clock was set.
@@ -102,7 +102,7 @@ func (l *Lease) deny(i int, t0 instant) {
 		}
 	}
 	if still < l.quorum() {
-		l.lose(CauseSuperseded, fmt.Sprintf("%d of %d nodes still have it, %d needed", still, len(l.vouches), l.quorum()), end)
+		l.lose(CauseSuperseded, fmt.Sprintf("%d of %d nodes are known to have it, %d needed", still, len(l.vouches), l.quorum()), end)
 	}
 }
 

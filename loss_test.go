@@ -224,7 +224,7 @@ func TestLossByWhatNodesSayCountsThoseWhosePromiseStands(t *testing.T) {
 		w.Inject(`at 0s, node 3: evict "a"`)
 		time.Sleep(ms(10))
 		require.ErrorIs(t, lease.Extend(t.Context(), 3*time.Second), ErrLost)
-		assert.ErrorContains(t, lease.Err(), "1 of 3 nodes still have it, 2 needed")
+		assert.ErrorContains(t, lease.Err(), "1 of 3 nodes are known to have it, 2 needed")
 	})
 }
 

@@ -312,7 +312,8 @@ func (t *teller) run() {
 }
 
 // WithAutoExtend makes a watchdog renew the leases: every third of the ttl, until
-// Unlock, Close, or the loss of the lease. Do always renews. Hooks.AtRisk is
+// Unlock, Detach, Close, or the loss of the lease. A lease that was extended by hand
+// is renewed when two thirds of the ttl are left of that. Do always renews. Hooks.AtRisk is
 // told of a renewal that reached no quorum while there is still time.
 func WithAutoExtend() Option {
 	return Option{name: "auto-extend", set: func(c *config) error { c.autoExtend = true; return nil }}

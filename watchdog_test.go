@@ -111,7 +111,7 @@ func TestLeaseWhoseKeysAMajorityForgotIsLostAndStaysLost(t *testing.T) {
 		require.ErrorAs(t, lease.Err(), &lost)
 		assert.Equal(t, CauseSuperseded, lost.Cause)
 		assert.Equal(t, until, lost.Until, "the holder has until then to stop")
-		assert.Contains(t, lost.Error(), "1 of 3 nodes still have it, 2 needed")
+		assert.Contains(t, lost.Error(), "1 of 3 nodes are known to have it, 2 needed")
 		time.Sleep(time.Until(until) - ms(1))
 		assert.Equal(t, []string{"", lease.Token(), ""}, w.keys("a"), "nothing is put back, and what is there stays for the holder to stop")
 		time.Sleep(ms(20))
