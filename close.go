@@ -14,7 +14,8 @@ import (
 // holder having returned.
 //
 // The error says which nodes did not confirm all releases; what may be left
-// there ends with its ttl. On a sibling made by With, Close ends only the
+// there ends with its ttl. Close waits for hooks that are being told of losses,
+// for a few node timeouts and a second at the most. On a sibling made by With, Close ends only the
 // sibling's own waits and leases. A second Close returns what the first did.
 func (l *Locker) Close() error {
 	if l != l.root.locker {
@@ -83,10 +84,11 @@ func (r *root) shut() error {
 	// Writing and reading may take the timeout each; a client that ignores
 	// deadlines is not waited for.
 	timer.Reset(3*patience + time.Second)
-	select {
-	case <-ended:
-	case <-timer.C:
+	if !inTime(ended, timer) {
 		faults = append(faults, errors.New("a client has not returned from its last command"))
+	}
+	if !inTime(r.teller.told(), timer) {
+		faults = append(faults, errors.New("a hook has not returned"))
 	}
 	for _, c := range r.owned {
 		c.Close()
@@ -95,6 +97,23 @@ func (r *root) shut() error {
 		return fmt.Errorf("redlock: close: %w", joined(faults))
 	}
 	return nil
+}
+
+// inTime waits for c to be closed until the timer runs out; then it is the same
+// for the next.
+func inTime(c <-chan struct{}, timer *time.Timer) bool {
+	select {
+	case <-c:
+		return true
+	case <-timer.C:
+		timer.Reset(0)
+	}
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func (l *Locker) closeSibling() error {

@@ -9,9 +9,9 @@ import "context"
 // The context is told by the local clock, without asking any node, and so it
 // ends before another client can obtain the lock. It cannot stop work that
 // does not look at it. After a suspension of the machine, or when its wall clock
-// was set, Err and Validity tell the truth at once, the context within a quarter
-// of a second (or ttl/20, if that is shorter). It has no deadline of its own, because the lease can be
-// extended; Validity tells what is left.
+// was set, Err and Validity tell the truth at once, the context within a quarter of
+// a second (or ttl/20 if that is less). It has no deadline of its own, because the
+// lease can be extended; Validity tells what is left.
 func (l *Lease) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = background

@@ -28,7 +28,7 @@ type debt struct {
 }
 
 // owe decides after a release what is left to do. A release is settled when
-//   - it deleted the key; or
+//   - it deleted the key, and no other SET of the token can still arrive; or
 //   - the key was not ours, and every SET of the token was answered, so none can
 //     still arrive; or
 //   - the server will never do it, so the ttl has to; or
@@ -39,7 +39,9 @@ func (n *node) owe(c *claim, r reply, incurable bool) {
 	token := c.lease.token
 	d := n.debts.of[token]
 	answered := r != broken && r != timeout
-	settled := r == yes || incurable || (r == absent || r == foreign) && !c.silent
+	// With a repair there were several SETs: what was deleted need not be the one
+	// that was never answered.
+	settled := r == yes && !(c.silent && c.mended) || incurable || (r == absent || r == foreign) && !c.silent
 	if n.closing { // one more try is all there is time for
 		settled = settled || answered || d != nil
 	}

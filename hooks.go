@@ -20,8 +20,9 @@ type Op struct {
 // Any may be nil. They are called on the goroutine that does the work, so a slow
 // one slows that operation and nothing else; what happens by itself (AtRisk,
 // Lost, and the Rounds of the watchdog's renewals) is told in order on a
-// goroutine of its own. They must be safe for concurrent use and must not call
-// the Locker.
+// goroutine of its own. While some thousand of these wait because a hook is slow,
+// Rounds are left out; AtRisk and Lost never are. They must be safe for
+// concurrent use and must not call the Locker.
 type Hooks struct {
 	// Start is called when an operation begins, before anything is sent. The
 	// context that it returns takes the place of the caller's for this operation,

@@ -34,13 +34,13 @@ type Lease struct {
 	place int           // in the agenda, from 1; 0: it is not there
 
 	mu        sync.Mutex
-	vouches   []vouch // claims[i]'s last promise; extends only lengthen it, and not once err is set
+	vouches   []vouch     // claims[i]'s last promise; extends only lengthen it, and not once err is set
+	denied    []time.Time // by node: when the last extension began that it refused; nil: none did
 	held      bool
 	err       error     // why it is not held any more; latched
 	last      time.Time // with err: until when it had been good
 	life      context.Context
 	endLife   context.CancelCauseFunc
-	told      bool     // the Lost hook was called
 	limit     vouch    // when the holder's own limit ends it, see WithMaxHold
 	renewal   *renewal // what the watchdog knows; nil: it does not renew this lease
 	gaps      []gap    // nodes to be repaired again
@@ -158,7 +158,7 @@ func (l *Lease) Done() <-chan struct{} {
 //   - ErrLost: the lease may act no longer: its end had passed, also while
 //     waiting for the answers, or its keys are gone from or taken over on so
 //     many nodes that no quorum has it.
-//   - ErrReleased, ErrClosed: it was used after Unlock or Close.
+//   - ErrReleased, ErrClosed: it was used after Unlock, Detach or Close.
 //   - ErrInvalid: the ttl is out of bounds, see WithTTL. Nothing was sent.
 //   - an error of ctx: it ended first. The lease stands until its old end or, if
 //     a quorum still says yes, its new one.

@@ -15,9 +15,9 @@ const (
 	CauseExpired Cause = iota
 	// CauseUnreachable: its time ran out because renewals reached no quorum.
 	CauseUnreachable
-	// CauseSuperseded: so many nodes said that they no longer have its token
-	// (taken over, evicted, restarted empty, released by force) that no quorum
-	// has it.
+	// CauseSuperseded: nodes said that they no longer have its token (taken over,
+	// evicted, restarted empty, released by force), and those that are known to
+	// have it are less than a quorum.
 	CauseSuperseded
 	// CausePaused: its time had run out before anybody looked, because the
 	// process or the machine stood still or the clock was set.
@@ -51,10 +51,15 @@ func (e *LostError) Error() string {
 func (e *LostError) Unwrap() error { return ErrLost }
 
 // vouch takes in node i's promise to request k, counted from before the request
-// was sent. A promise that comes when the lease is over does not bring it back.
+// was sent. A promise that comes when the lease is over does not bring it back,
+// nor does one that was asked for before a request to which the node has said no:
+// answers that come over several connections can overtake each other.
 func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.denied != nil && !t0.mono.After(l.denied[i]) {
+		return
+	}
 	v := vouch{t0, l.locker.cfg.span(ttl)}
 	if k == acquire {
 		// All promises to an acquire end together, so a late one cannot bring a
@@ -71,25 +76,33 @@ func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	}
 }
 
-// deny takes node i's promise back: the node itself says that the token is not
-// there. Losses may be found one at a time, by extensions that each reach others.
-func (l *Lease) deny(i int) {
+// deny takes node i's promise back: the node itself says, to an extension that
+// began at t0, that the token is not there. Losses may be found one at a time, by
+// extensions that each reach others.
+func (l *Lease) deny(i int, t0 instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
 	if !l.held {
 		return
 	}
-	now := l.locker.cfg.clock.look()
-	end := now.mono.Add(l.left(now)) // the holder has until then to stop
+	end := now.mono.Add(left) // the holder has until then to stop
+	if l.denied == nil {
+		l.denied = make([]time.Time, len(l.vouches))
+	}
+	if t0.mono.After(l.denied[i]) {
+		l.denied[i] = t0.mono
+	}
 	l.vouches[i] = vouch{}
-	still := 0
+	still, lead := 0, l.locker.cfg.lead()
 	for _, v := range l.vouches {
-		if v.span > 0 {
+		if v.left(now) > lead {
 			still++
 		}
 	}
-	if still < l.quorum() || l.left(now) <= l.locker.cfg.lead() {
-		l.lose(CauseSuperseded, fmt.Sprintf("%d of %d nodes still have it, %d needed", still, len(l.vouches), l.quorum()), end)
+	if still < l.quorum() {
+		l.lose(CauseSuperseded, fmt.Sprintf("%d of %d nodes are known to have it, %d needed", still, len(l.vouches), l.quorum()), end)
 	}
 }
 
@@ -162,10 +175,13 @@ func (l *Lease) diagnose(now instant, left time.Duration) (Cause, string) {
 }
 
 // lose ends a held lease because it may act no longer; end is until when others
-// are kept out. The hooks and, at the end, the release follow on the agenda.
-// Called with mu held.
+// are kept out. The hooks are told by whoever notices first, since after that a
+// holder's Unlock or a Close can take the lease off the agenda, on which the
+// release follows at the end. Called with mu held.
 func (l *Lease) lose(cause Cause, why string, end time.Time) {
-	l.finish(&LostError{l.name, cause, end, "lease", why}, end)
+	lost := &LostError{l.name, cause, end, "lease", why}
+	l.finish(lost, end)
+	l.tell(func(ctx context.Context, c *config) { c.lost(ctx, l, lost) })
 	l.locker.root.agenda.set(l, time.Now(), 0)
 }
 
@@ -183,9 +199,8 @@ func (l *Lease) finish(why error, end time.Time) {
 }
 
 // attend does what is due: it renews a held lease or notices that its time is
-// over; it tells the hooks of a loss; and at the end it releases a lost lease
-// whose holder has not returned. Between the last two a holder that was told is
-// still stopping, so its keys stay.
+// over; and at the end it releases a lost lease whose holder has not returned.
+// Between the last two a holder that was told is still stopping, so its keys stay.
 func (l *Lease) attend() {
 	l.mu.Lock()
 	now := l.locker.cfg.clock.look()
@@ -198,23 +213,18 @@ func (l *Lease) attend() {
 		l.send(late, fresh, gaps)
 		return
 	}
-	left, why := time.Until(l.last), l.err
-	if l.unlocked != nil || !errors.Is(why, ErrLost) { // Unlock or Close sees to the rest
+	left = time.Until(l.last)
+	if l.unlocked != nil || !errors.Is(l.err, ErrLost) { // Unlock or Close sees to the rest
 		l.locker.root.agenda.set(l, now.mono.Add(clocksApart), 0)
 		l.mu.Unlock()
 		return
 	}
-	tell := !l.told
-	l.told = true
 	if left > 0 {
 		l.locker.root.agenda.set(l, l.last, 0)
 	}
 	l.mu.Unlock()
 	if left <= 0 {
 		l.abandon()
-	}
-	if tell {
-		l.tell(func(ctx context.Context, c *config) { c.lost(ctx, l, why) })
 	}
 }
 

@@ -179,3 +179,67 @@ func TestExtendThatReachedTheNodesDoesNotBringBackALeaseThatEndedMeanwhile(t *te
 		w.requireNoKeys()
 	})
 }
+
+func TestPromiseThatIsHeardAfterANodeTookItBackDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(time.Minute))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		begin := func() *round {
+			time.Sleep(ms(10))
+			return newRound(extend, "extend", lease, l.cfg.clock.start(), time.Minute, time.Second)
+		}
+		// Two extensions overlap, and their answers come over two connections.
+		first, second, third := begin(), begin(), begin()
+		second.answer(0, Vote{Outcome: Refused, Err: errWrongType})
+		first.answer(0, Vote{Outcome: Granted})
+		require.NoError(t, lease.Err())
+		second.answer(1, Vote{Outcome: Refused, Err: errWrongType})
+		require.ErrorIs(t, lease.Err(), ErrLost, "two of three nodes have said that it is not there")
+
+		lease, err = l.TryLock(t.Context(), "b")
+		require.NoError(t, err)
+		first, second, third = begin(), begin(), begin()
+		second.answer(0, Vote{Outcome: Refused, Err: errWrongType})
+		third.answer(0, Vote{Outcome: Granted}) // it was repaired meanwhile
+		second.answer(1, Vote{Outcome: Refused, Err: errWrongType})
+		require.NoError(t, lease.Err())
+		first.answer(1, Vote{Outcome: Granted})
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestLossByWhatNodesSayCountsThoseWhosePromiseStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithTTL(3*time.Second), WithNodeTimeout(ms(100)))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		w.Inject("at 1s, node 2: hang")
+		for range 4 {
+			time.Sleep(time.Second)
+			require.NoError(t, lease.Extend(t.Context(), 3*time.Second))
+		}
+		w.Inject(`at 0s, node 3: evict "a"`)
+		time.Sleep(ms(10))
+		require.ErrorIs(t, lease.Extend(t.Context(), 3*time.Second), ErrLost)
+		assert.ErrorContains(t, lease.Err(), "1 of 3 nodes are known to have it, 2 needed")
+	})
+}
+
+func TestNodesThatDenyALeaseWhoseTimeIsOverAreNotItsCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(50), ms(50), ms(50))
+		clock := &fakeClock{}
+		l := w.locker(WithTTL(2*time.Second), withClock(clock))
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		w.Inject(`at 0s, all: evict "a"`)
+		time.AfterFunc(ms(40), func() { clock.sleep(3 * time.Second) })
+		require.ErrorIs(t, lease.Extend(t.Context(), time.Minute), ErrLost)
+		var lost *LostError
+		require.ErrorAs(t, lease.Err(), &lost)
+		assert.Equal(t, CauseExpired, lost.Cause)
+	})
+}

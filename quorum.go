@@ -121,7 +121,7 @@ func (r *round) answer(i int, v Vote) {
 		r.lease.vouch(i, r.kind, r.start, r.ttl)
 	}
 	if v.Outcome == Refused && r.kind == extend {
-		r.lease.deny(i)
+		r.lease.deny(i, r.start)
 	}
 	r.mu.Lock()
 	before := r.settledNow()

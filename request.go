@@ -17,6 +17,7 @@ type claim struct {
 	flying  int      // acquires, extends and repairs that were written and have not returned
 	there   bool     // the key may be there: a SET was written and not denied
 	silent  bool     // a SET was written and never answered; it may still land
+	mended  bool     // a repair has stored the token
 	ending  bool     // a release or detach was asked for
 	unheard bool     // a release was written and never answered
 	notice  *notice  // what its release tells others; nil: nothing

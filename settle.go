@@ -127,9 +127,11 @@ func (n *node) conclude(q *request, r reply, found findings, err error, out *ans
 		n.settleRelease(q, r, err, out)
 		return
 	case repair:
-		// Earlier writings stay in doubt, of the acquire or of another repair.
+		// Earlier writings stay in doubt, of the acquire or of another repair; and
+		// what another has stored does not go by what this one was told.
 		c.silent = c.silent || r == broken || r == timeout
-		c.there = c.silent || r == yes || r == already
+		c.mended = c.mended || r == yes || r == already
+		c.there = c.silent || c.mended
 	case acquire, attach:
 		switch r {
 		case yes, already, foreign:

@@ -114,10 +114,10 @@ func (l *Lease) send(late, fresh *round, gaps []gap) {
 		l.repair(g.node, g.round)
 	}
 	if late != nil {
-		late.expire()
-		l.tell(func(ctx context.Context, c *config) { c.round(ctx, late, 0) })
+		t := late.expire()
 		l.mu.Lock()
-		if l.held {
+		l.tellRound(late)
+		if l.held && t.verdict() != won { // else the vote that was needed came at this very moment
 			l.missed(late)
 		}
 		l.mu.Unlock()
@@ -129,16 +129,19 @@ func (l *Lease) send(late, fresh *round, gaps []gap) {
 
 // renewed takes in the verdict on a renewal.
 func (l *Lease) renewed(r *round) {
-	t := r.close()
-	l.tell(func(ctx context.Context, c *config) { c.round(ctx, r, 0) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.locker.cfg.clock.look()
-	left := l.lookAt(now)
-	if !l.held || l.renewal.round != r {
+	if l.renewal.round != r { // it has just been given up
 		return
 	}
 	l.renewal.round = nil
+	t := r.close()
+	l.tellRound(r)
+	now := l.locker.cfg.clock.look()
+	left := l.lookAt(now)
+	if !l.held {
+		return
+	}
 	if t.verdict() == won {
 		l.renewal.last, l.renewal.at = nil, l.renewAt(now)
 	} else {
@@ -204,9 +207,24 @@ func (l *Lease) repaired(q *request, v Vote) {
 	if left := l.lookAt(now); l.held {
 		pause := l.locker.cfg.nodeTimeout / 4
 		pause = pause/2 + rand.N(pause)
-		l.gaps = append(l.gaps, gap{q.claim.index, q.round, now.mono.Add(pause)})
+		l.leave(gap{q.claim.index, q.round, now.mono.Add(pause)})
 		l.plan(now, left)
 	}
+}
+
+// leave notes a gap, one for each node however many extensions found it: each
+// would be tried again, and again, until its ttl is over. The latest extension
+// has the most of that left. Called with mu held.
+func (l *Lease) leave(g gap) {
+	for i := range l.gaps {
+		if known := &l.gaps[i]; known.node == g.node {
+			if g.round.start.mono.After(known.round.start.mono) {
+				known.round = g.round
+			}
+			return
+		}
+	}
+	l.gaps = append(l.gaps, g)
 }
 
 // dueGaps takes out the gaps to try again now. Called with mu held.
@@ -228,34 +246,65 @@ func (l *Lease) tell(what func(ctx context.Context, c *config)) {
 	}
 }
 
+// tellRound calls hooks for a renewal, as far as they keep up.
+func (l *Lease) tellRound(r *round) {
+	if l.locker.root.teller.keepsUp() {
+		l.tell(func(ctx context.Context, c *config) { c.round(ctx, r, 0) })
+	}
+}
+
 // A teller calls what it is given one after the other, on a goroutine that lives
 // as long as there is something to tell. A hook that is slow must not keep the
 // watchdog from other leases.
 type teller struct {
-	mu   sync.Mutex
-	what []func()
-	busy bool
+	mu    sync.Mutex
+	what  []func()
+	quiet chan struct{} // closed when all is told; nil: it is
+}
+
+// maxUntold is how much may wait to be told before renewals are told no more. Ten
+// thousand leases are renewed three thousand times a second with a ttl of 10 s,
+// and a hook that hangs must not cost a process its memory.
+const maxUntold = 1 << 12
+
+// keepsUp tells whether the hooks do.
+func (t *teller) keepsUp() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.what) < maxUntold
 }
 
 func (t *teller) tell(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.what = append(t.what, what)
-	if !t.busy {
-		t.busy = true
+	if t.quiet == nil {
+		t.quiet = make(chan struct{})
 		go t.run()
 	}
+}
+
+// told returns a channel that is closed when what waits now has been told.
+func (t *teller) told() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.quiet == nil {
+		return closedChan
+	}
+	return t.quiet
 }
 
 func (t *teller) run() {
 	for {
 		t.mu.Lock()
 		if len(t.what) == 0 {
-			t.busy = false
+			close(t.quiet)
+			t.quiet, t.what = nil, nil
 			t.mu.Unlock()
 			return
 		}
 		what := t.what[0]
+		t.what[0] = nil
 		t.what = t.what[1:]
 		t.mu.Unlock()
 		what()
@@ -263,7 +312,8 @@ func (t *teller) run() {
 }
 
 // WithAutoExtend makes a watchdog renew the leases: every third of the ttl, until
-// Unlock, Close, or the loss of the lease. Do always renews. Hooks.AtRisk is
+// Unlock, Detach, Close, or the loss of the lease. A lease that was extended by hand
+// is renewed when two thirds of the ttl are left of that. Do always renews. Hooks.AtRisk is
 // told of a renewal that reached no quorum while there is still time.
 func WithAutoExtend() Option {
 	return Option{name: "auto-extend", set: func(c *config) error { c.autoExtend = true; return nil }}
