@@ -191,7 +191,7 @@ func TestPromiseThatIsHeardAfterANodeTookItBackDoesNotCount(t *testing.T) {
 			return newRound(extend, "extend", lease, l.cfg.clock.start(), time.Minute, time.Second)
 		}
 		// Two extensions overlap, and their answers come over two connections.
-		first, second, third := begin(), begin(), begin()
+		first, second := begin(), begin()
 		second.answer(0, Vote{Outcome: Refused, Err: errWrongType})
 		first.answer(0, Vote{Outcome: Granted})
 		require.NoError(t, lease.Err())
@@ -200,7 +200,8 @@ func TestPromiseThatIsHeardAfterANodeTookItBackDoesNotCount(t *testing.T) {
 
 		lease, err = l.TryLock(t.Context(), "b")
 		require.NoError(t, err)
-		first, second, third = begin(), begin(), begin()
+		first, second = begin(), begin()
+		third := begin()
 		second.answer(0, Vote{Outcome: Refused, Err: errWrongType})
 		third.answer(0, Vote{Outcome: Granted}) // it was repaired meanwhile
 		second.answer(1, Vote{Outcome: Refused, Err: errWrongType})
