@@ -82,8 +82,8 @@ func (w *world) cutOffOnce(r *rand.Rand, holder, other *Locker) bool {
 	had := false
 	for time.Since(begin) < 3*time.Second {
 		// What is not told when the time is over is told too late.
-		if until := lease.Until(); time.Now().Before(until.Add(-ms(80))) {
-			time.Sleep(min(time.Until(until.Add(-ms(80))), ms(500)))
+		if until := lease.Until(); time.Now().Before(until.Add(-ms(30))) {
+			time.Sleep(min(time.Until(until.Add(-ms(30))), ms(500)))
 			continue
 		}
 		next, err := other.TryLock(background, "a")

@@ -40,8 +40,12 @@ func (l *Lease) watch() {
 // the lease rests on:
 //
 //	until = t0 + span, so t0 + ttl/3 = until − (span − ttl/3)
+//
+// One that was extended by hand for longer is renewed no later than others: that
+// is how it hears that nodes have lost it, and how those are repaired.
 func (l *Lease) renewAt(now instant) time.Time {
-	return now.mono.Add(validity(l.vouches, l.quorum(), now) - (l.locker.cfg.span(l.ttl) - l.ttl/3))
+	rest := validity(l.vouches, l.quorum(), now) - (l.locker.cfg.span(l.ttl) - l.ttl/3)
+	return now.mono.Add(min(rest, l.ttl/3))
 }
 
 // limited tells that the lease ends by WithMaxHold however often it is renewed.
@@ -89,11 +93,7 @@ func (l *Lease) keep(now instant) (late, fresh *round) {
 		}
 		late, r.round, r.at = r.round, nil, now.mono
 	}
-	soon := now.mono.Add(l.interval())
-	if at := l.renewAt(now); late == nil && r.last == nil && at.After(soon) {
-		r.at = at // it was extended by hand
-	}
-	if r.at.After(soon) {
+	if r.at.After(now.mono.Add(l.interval())) {
 		return late, nil
 	}
 	start := l.locker.cfg.clock.start()
@@ -312,8 +312,7 @@ func (t *teller) run() {
 }
 
 // WithAutoExtend makes a watchdog renew the leases: every third of the ttl, until
-// Unlock, Detach, Close, or the loss of the lease. A lease that was extended by hand
-// is renewed when two thirds of the ttl are left of that. Do always renews. Hooks.AtRisk is
+// Unlock, Detach, Close, or the loss of the lease. Do always renews. Hooks.AtRisk is
 // told of a renewal that reached no quorum while there is still time.
 func WithAutoExtend() Option {
 	return Option{name: "auto-extend", set: func(c *config) error { c.autoExtend = true; return nil }}

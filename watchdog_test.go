@@ -478,3 +478,20 @@ func TestAgendaAgreesWithANaiveTwin(t *testing.T) {
 		}
 	})
 }
+
+func TestWatchdogHearsOfALossAlsoAfterALongExtensionByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(2), ms(2), ms(2))
+		l := w.locker(WithTTL(3*time.Second), WithAutoExtend())
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, lease.Extend(t.Context(), time.Hour))
+		time.Sleep(time.Minute)
+		assert.Greater(t, lease.Validity(), 58*time.Minute, "no renewal shortens it")
+		w.Inject("at 0s, nodes 1,2: flushall")
+		gone := time.Now()
+		<-lease.Done()
+		assert.Less(t, time.Since(gone), time.Second+ms(10))
+		require.ErrorIs(t, lease.Unlock(t.Context()), ErrLost)
+	})
+}
