@@ -29,9 +29,9 @@ func BenchmarkVerdict(b *testing.B) {
 
 func BenchmarkValidity(b *testing.B) {
 	var clock systemClock
-	vouches := make([]vouch, 5)
+	vouches := make([]*vouch, 5)
 	for i := range vouches {
-		vouches[i] = vouch{clock.start(), 10 * time.Second}
+		vouches[i] = &vouch{clock.start(), 10 * time.Second}
 	}
 	for b.Loop() {
 		validity(vouches, 3, clock.look())
