@@ -89,7 +89,7 @@ func (l *Lease) promised() (nodes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, v := range l.vouches {
-		if v.span > 0 {
+		if v != nil {
 			nodes++
 		}
 	}

@@ -3,9 +3,11 @@ package redlock
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -29,9 +31,9 @@ func BenchmarkVerdict(b *testing.B) {
 
 func BenchmarkValidity(b *testing.B) {
 	var clock systemClock
-	vouches := make([]vouch, 5)
+	vouches := make([]*vouch, 5)
 	for i := range vouches {
-		vouches[i] = vouch{clock.start(), 10 * time.Second}
+		vouches[i] = &vouch{clock.start(), 10 * time.Second}
 	}
 	for b.Loop() {
 		validity(vouches, 3, clock.look())
@@ -154,4 +156,90 @@ func answerAll(conn net.Conn) {
 			w.Flush()
 		}
 	}
+}
+
+// BenchmarkRenew is what the watchdog costs this side of the wire: one operation
+// renews all the leases that are held, on stubs that grant everything.
+func BenchmarkRenew(b *testing.B) {
+	for _, nodes := range []int{3, 5} {
+		for _, held := range []int{100, 10_000} {
+			b.Run(fmt.Sprintf("nodes=%d/held=%d", nodes, held), func(b *testing.B) {
+				root := stubLocker(b, nodes)
+				l, err := root.With(WithAutoExtend(), WithTTL(time.Hour)) // by itself, none is due
+				if err != nil {
+					b.Fatal(err)
+				}
+				leases := make([]*Lease, held)
+				before := heapInUse()
+				for i := range leases {
+					if leases[i], err = l.TryLock(background, strconv.Itoa(i)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				renewAll(b, leases, 2*held) // the nodes know the script from now on
+				lease := float64(heapInUse()-before) / float64(held)
+				begin := l.Stats()
+				b.ReportAllocs()
+				granted := 2 * held
+				for b.Loop() {
+					granted += held
+					renewAll(b, leases, granted)
+				}
+				end := l.Stats()
+				renewals := float64(b.N * held)
+				var requests, exchanges float64
+				for i := range end.Nodes {
+					requests += float64(end.Nodes[i].Requests - begin.Nodes[i].Requests)
+					exchanges += float64(end.Nodes[i].Exchanges - begin.Nodes[i].Exchanges)
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/renewals, "ns/renewal")
+				if held > 1000 { // else it is mostly the lanes' own
+					b.ReportMetric(lease, "B/lease")
+				}
+				b.ReportMetric(requests/renewals, "commands/renewal")
+				b.ReportMetric(exchanges/renewals, "exchanges/renewal")
+			})
+		}
+	}
+}
+
+// renewAll makes the leases due, and returns when every node has answered for all
+// of them, and granted so many requests since it began.
+func renewAll(b *testing.B, leases []*Lease, granted int) {
+	now := leases[0].locker.cfg.clock.look()
+	for _, l := range leases {
+		l.mu.Lock()
+		l.renewal.at, l.renewal.last = now.mono, errTest // after a failure it keeps to this time
+		l.plan(now, l.lookAt(now))
+		l.mu.Unlock()
+	}
+	until := time.Now().Add(10 * time.Second)
+	eventually := func(done func() bool) {
+		for !done() {
+			if time.Now().After(until) {
+				b.Fatal("not renewed")
+			}
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+	for _, n := range leases[0].locker.root.nodes {
+		eventually(func() bool { return n.snapshot().Granted >= uint64(granted) })
+	}
+	for _, l := range leases {
+		eventually(func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.renewal.round == nil && l.renewal.last == nil
+		})
+	}
+}
+
+var errTest = errors.New("test")
+
+func heapInUse() uint64 {
+	runtime.GC()
+	runtime.GC() // pools are emptied by the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

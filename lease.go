@@ -34,14 +34,14 @@ type Lease struct {
 	place int           // in the agenda, from 1; 0: it is not there
 
 	mu        sync.Mutex
-	vouches   []vouch     // claims[i]'s last promise; extends only lengthen it, and not once err is set
+	vouches   []*vouch    // claims[i]'s last promise; extends only lengthen it, and not once err is set
 	denied    []time.Time // by node: when the last extension began that it refused; nil: none did
 	held      bool
 	err       error     // why it is not held any more; latched
 	last      time.Time // with err: until when it had been good
 	life      context.Context
 	endLife   context.CancelCauseFunc
-	limit     vouch    // when the holder's own limit ends it, see WithMaxHold
+	limit     *vouch   // when the holder's own limit ends it, see WithMaxHold; nil: never
 	renewal   *renewal // what the watchdog knows; nil: it does not renew this lease
 	gaps      []gap    // nodes to be repaired again
 	unlocked  chan struct{}

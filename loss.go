@@ -64,16 +64,29 @@ func (l *Lease) vouch(i int, k kind, t0 instant, ttl time.Duration) {
 	if k == acquire {
 		// All promises to an acquire end together, so a late one cannot bring a
 		// lease back and the clocks need not be read.
-		if l.vouches[i].span == 0 {
-			l.vouches[i] = v
+		if l.vouches[i] == nil {
+			l.vouches[i] = l.share(v)
 		}
 		return
 	}
 	now := l.locker.cfg.clock.look()
 	l.lookAt(now)
 	if l.err == nil && v.left(now) > l.vouches[i].left(now) {
-		l.vouches[i] = v
+		l.vouches[i] = l.share(v)
 	}
+}
+
+// share keeps a promise once for all nodes that made it in the same round. Called
+// with mu held.
+func (l *Lease) share(v vouch) *vouch {
+	for _, known := range l.vouches {
+		if known != nil && *known == v {
+			return known
+		}
+	}
+	fresh := new(vouch)
+	*fresh = v
+	return fresh
 }
 
 // deny takes node i's promise back: the node itself says, to an extension that
@@ -94,7 +107,7 @@ func (l *Lease) deny(i int, t0 instant) {
 	if t0.mono.After(l.denied[i]) {
 		l.denied[i] = t0.mono
 	}
-	l.vouches[i] = vouch{}
+	l.vouches[i] = nil
 	still, lead := 0, l.locker.cfg.lead()
 	for _, v := range l.vouches {
 		if v.left(now) > lead {
@@ -114,7 +127,7 @@ func (l *Lease) hold(ctx context.Context) bool {
 	cfg := &l.locker.cfg
 	now := cfg.clock.look()
 	if cfg.maxHold > 0 {
-		l.limit = vouch{now, cfg.maxHold}
+		l.limit = &vouch{now, cfg.maxHold}
 	}
 	left := l.left(now) - cfg.lead()
 	if left <= 0 {
@@ -138,7 +151,7 @@ func (l *Lease) hold(ctx context.Context) bool {
 // left is how much longer the lease is good for. Called with mu held.
 func (l *Lease) left(now instant) time.Duration {
 	left := validity(l.vouches, l.quorum(), now)
-	if l.limit.span > 0 {
+	if l.limit != nil {
 		left = min(left, l.limit.left(now))
 	}
 	return left
@@ -162,7 +175,7 @@ func (l *Lease) diagnose(now instant, left time.Duration) (Cause, string) {
 	seen := now // by the clock that goes by itself only, as the agenda's timer sees it
 	seen.wall, seen.asleep = -1<<62, 0
 	switch {
-	case l.limit.span > 0 && l.limit.left(now) <= left:
+	case l.limit != nil && l.limit.left(now) <= left:
 		return CauseMaxHold, fmt.Sprintf("held for %v, which is as long as it may be", l.limit.span)
 	case l.renewal == nil:
 		return CauseExpired, "its time is over"

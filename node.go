@@ -115,7 +115,7 @@ func (n *node) push(q *request) {
 		}
 		switch {
 		case q.kind == extend && q.claim.acquire != nil:
-			q.claim.waiting = append(q.claim.waiting, q)
+			q.claim.acquire.blocked = append(q.claim.acquire.blocked, q)
 		case q.blockers == 0:
 			n.enqueue(q)
 			n.rouse()
@@ -289,10 +289,10 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 	c := q.claim
 	if q.kind.acquires() {
 		c.acquire = nil
-		for _, e := range c.waiting {
+		for _, e := range q.blocked {
 			n.enqueue(e)
 		}
-		c.waiting = nil
+		q.blocked = nil
 	}
 	if q.kind != release {
 		if q.writes > 0 {

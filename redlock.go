@@ -250,8 +250,11 @@ func (l *Locker) take(ctx context.Context, op Op, n int, lease *Lease, what requ
 	// votes that still matter for the error's class are waited for. Others are
 	// told only of what may have kept them out: losers that told each other of
 	// their few votes would wake each other for ever.
-	undo := make([]request, len(lease.claims))
+	var undo []request
 	rollback := func(all bool) {
+		if undo == nil {
+			undo = make([]request, len(lease.claims))
+		}
 		var tell *notice
 		if r.mayHold() {
 			tell = lease.notice()
@@ -290,7 +293,7 @@ func (l *Locker) take(ctx context.Context, op Op, n int, lease *Lease, what requ
 func (l *Locker) newLease(name string) *Lease {
 	lease := &Lease{
 		locker: l, name: name, token: uuid.NewString(), ttl: l.cfg.ttl, acks: l.cfg.acks,
-		claims: make([]claim, len(l.root.nodes)), vouches: make([]vouch, len(l.root.nodes)),
+		claims: make([]claim, len(l.root.nodes)), vouches: make([]*vouch, len(l.root.nodes)),
 	}
 	if l.cfg.owner != "" {
 		lease.token += ":" + l.cfg.owner

@@ -14,17 +14,16 @@ type claim struct {
 
 	acquire *request // until it returned
 	release *request // a release or detach that was asked for and waits until nothing of the token is flying
+	notice  *notice  // what its release tells others; nil: nothing
 	flying  int      // acquires, extends and repairs that were written and have not returned
 	there   bool     // the key may be there: a SET was written and not denied
 	silent  bool     // a SET was written and never answered; it may still land
 	mended  bool     // a repair has stored the token
 	ending  bool     // a release or detach was asked for
 	unheard bool     // a release was written and never answered
-	notice  *notice  // what its release tells others; nil: nothing
 	twice   bool     // the server had the token by another name and has voted there
 
 	longest time.Duration // ttl that was written
-	waiting []*request    // extends, until the acquire has returned
 }
 
 type kind uint8
@@ -79,7 +78,7 @@ type request struct {
 	state      state
 	prev, next *request
 	blockers   int        // of an acquire: releases that must return first
-	blocked    []*request // of a release: acquires that wait for it
+	blocked    []*request // of a release: acquires that wait for it; of an acquire: extends of its token
 	writes     int
 	native     bool        // this writing is the native command
 	text       bool        // this writing carries the script's text

@@ -30,7 +30,7 @@ func elapsed(from, to instant) time.Duration {
 //
 //	t0 + span,  span = ttl − drift(ttl)
 //
-// nobody else can hold the name on that node. The zero value promises nothing.
+// nobody else can hold the name on that node. A nil vouch promises nothing.
 type vouch struct {
 	t0   instant
 	span time.Duration
@@ -38,8 +38,8 @@ type vouch struct {
 
 // left is how much of the promise remains; one that was not given ended before
 // any that was.
-func (v vouch) left(now instant) time.Duration {
-	if v.span == 0 {
+func (v *vouch) left(now instant) time.Duration {
+	if v == nil {
 		return -maxTTL
 	}
 	return v.span - elapsed(v.t0, now)
@@ -57,7 +57,7 @@ func (v vouch) left(now instant) time.Duration {
 // would be unsafe: its remaining time may have been read while the wall clock
 // was ahead, and grows again, past the promises it was compared with, when the
 // wall clock is set back.
-func validity(vouches []vouch, quorum int, now instant) time.Duration {
+func validity(vouches []*vouch, quorum int, now instant) time.Duration {
 	var buf [16]time.Duration
 	left := buf[:0]
 	for _, v := range vouches {

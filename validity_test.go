@@ -44,21 +44,21 @@ func TestDriftIsOnePercentAndTwoMillisecondsAndOnlyGrows(t *testing.T) {
 
 func TestValidityIsWhatAQuorumStillVouchesFor(t *testing.T) {
 	now := at(ms(1000), ms(1000), 0)
-	v := func(t0, span int) vouch { return vouch{at(ms(t0), ms(t0), 0), ms(span)} }
-	none := vouch{}
+	v := func(t0, span int) *vouch { return &vouch{at(ms(t0), ms(t0), 0), ms(span)} }
+	var none *vouch
 	for _, c := range []struct {
 		name    string
-		vouches []vouch
+		vouches []*vouch
 		want    time.Duration
 	}{
-		{"one of one", []vouch{v(900, 500)}, ms(400)},
-		{"all from one round", []vouch{v(900, 500), v(900, 500), v(900, 500)}, ms(400)},
-		{"a minority vouches", []vouch{v(900, 500), none, none}, -maxTTL},
-		{"the second of three counts", []vouch{v(900, 500), v(900, 300), none}, ms(200)},
-		{"a longer promise of a minority adds nothing", []vouch{v(900, 500), v(900, 300), v(1000, 90000)}, ms(400)},
-		{"an extension that reached two of five", []vouch{v(1000, 9000), v(1000, 9000), v(500, 600), v(500, 600), none}, ms(100)},
-		{"a promise that has run out", []vouch{v(0, 500), v(0, 500), v(0, 500)}, -ms(500)},
-		{"four nodes need three", []vouch{v(900, 500), v(900, 400), v(900, 300), none}, ms(200)},
+		{"one of one", []*vouch{v(900, 500)}, ms(400)},
+		{"all from one round", []*vouch{v(900, 500), v(900, 500), v(900, 500)}, ms(400)},
+		{"a minority vouches", []*vouch{v(900, 500), none, none}, -maxTTL},
+		{"the second of three counts", []*vouch{v(900, 500), v(900, 300), none}, ms(200)},
+		{"a longer promise of a minority adds nothing", []*vouch{v(900, 500), v(900, 300), v(1000, 90000)}, ms(400)},
+		{"an extension that reached two of five", []*vouch{v(1000, 9000), v(1000, 9000), v(500, 600), v(500, 600), none}, ms(100)},
+		{"a promise that has run out", []*vouch{v(0, 500), v(0, 500), v(0, 500)}, -ms(500)},
+		{"four nodes need three", []*vouch{v(900, 500), v(900, 400), v(900, 300), none}, ms(200)},
 	} {
 		assert.Equal(t, c.want, validity(c.vouches, quorumOf(len(c.vouches)), now), c.name)
 	}
@@ -72,7 +72,7 @@ func TestValidityNeverOutlivesTheTrueEndHoweverTheWallClockJumps(t *testing.T) {
 	for range 20000 {
 		n := 1 + rng.IntN(5)
 		now, wall := time.Duration(0), time.Duration(0)
-		vouches := make([]vouch, n)
+		vouches := make([]*vouch, n)
 		ends := make([]time.Duration, n) // true ends
 		for range 12 {
 			step := ms(rng.IntN(300))
@@ -83,7 +83,7 @@ func TestValidityNeverOutlivesTheTrueEndHoweverTheWallClockJumps(t *testing.T) {
 			}
 			if i := rng.IntN(n); rng.IntN(2) == 0 {
 				span := ms(1 + rng.IntN(900))
-				vouches[i] = vouch{at(now, wall, 0), span}
+				vouches[i] = &vouch{at(now, wall, 0), span}
 				ends[i] = now + span
 			}
 			left := validity(vouches, quorumOf(n), at(now, wall, 0))

@@ -50,7 +50,7 @@ func (l *Lease) renewAt(now instant) time.Time {
 
 // limited tells that the lease ends by WithMaxHold however often it is renewed.
 func (l *Lease) limited(now instant) bool {
-	return l.limit.span > 0 && l.limit.left(now) <= validity(l.vouches, l.quorum(), now)
+	return l.limit != nil && l.limit.left(now) <= validity(l.vouches, l.quorum(), now)
 }
 
 // next is when a held lease, which has that much left, must be looked at again,
@@ -98,7 +98,7 @@ func (l *Lease) keep(now instant) (late, fresh *round) {
 	}
 	start := l.locker.cfg.clock.start()
 	ttl := l.ttl
-	if l.limit.span > 0 {
+	if l.limit != nil {
 		rest := l.limit.left(now) + drift(ttl, l.locker.cfg.leastDrift)
 		ttl = min(ttl, rest.Truncate(time.Millisecond)+time.Millisecond)
 	}
