@@ -20,8 +20,15 @@ type person struct {
 	r      *rand.Rand
 	fate   int // from 0 to 7: what it does with the lock
 	name   string
+	own    string // a name that nobody else asks for
 	seen   *faultinject.Attempt
 	lease  *redlock.Lease
+
+	life  func(*person) error // what it does instead; nil: what its fate says
+	nests bool                // its locker nests
+	most  time.Duration       // for which it may hold; 0: for ever
+	since time.Time           // it has held
+	known time.Time           // until when, by its last look
 }
 
 // leaveBehind is the highest fate of those who hold to the end and may not come
@@ -29,7 +36,7 @@ type person struct {
 const leaveBehind = 1
 
 // choose draws the lock that it wants, and what it will do with it.
-func (p *person) choose(long *redlock.Locker) {
+func (p *person) choose(long *redlock.Locker) error {
 	p.fate = p.r.IntN(8)
 	p.name = p.Names[p.r.IntN(len(p.Names))]
 	switch {
@@ -39,19 +46,26 @@ func (p *person) choose(long *redlock.Locker) {
 		if p.fate %= 3; p.name == p.Names[0] {
 			p.fate %= 2
 		}
-		return
+		return nil
 	case p.r.IntN(3) > 0:
 		p.name = p.quiet[p.r.IntN(len(p.quiet))]
 		p.fate = max(p.fate, leaveBehind+1)
 	}
+	if p.r.IntN(p.others) == 0 {
+		return p.drawLife(p.locker)
+	}
 	if p.fate > leaveBehind && p.r.IntN(2) == 0 {
 		p.locker = long
 	}
+	return nil
 }
 
 // live tries to get a lock, does something with it, and lets it go or not. Its
 // error is something that the library must not do.
 func (p *person) live() error {
+	if p.life != nil && p.r.IntN(8) == 0 {
+		return p.stealWith()
+	}
 	p.seen = p.history.Try(p.client, p.name)
 	ctx, cancel := context.WithCancel(p.over)
 	defer cancel()
@@ -72,9 +86,11 @@ func (p *person) live() error {
 		pause(p.over, p.upTo(p.Unit/100))
 		return p.classify(err)
 	}
-	p.seen.Won(p.lease.Token(), p.lease.Until())
+	p.won()
 	p.act()
 	switch {
+	case p.life != nil:
+		return p.life(p)
 	case p.fate <= leaveBehind:
 		p.stayToTheEnd()
 		return nil
@@ -87,6 +103,11 @@ func (p *person) live() error {
 	p.act()
 	p.unlock(ctx, cancel)
 	return nil
+}
+
+func (p *person) won() {
+	p.since, p.known = time.Now(), p.lease.Until()
+	p.seen.Won(p.lease.Token(), p.known)
 }
 
 func (p *person) upTo(d time.Duration) time.Duration { return time.Duration(p.r.Int64N(int64(d))) }
@@ -119,11 +140,15 @@ func (p *person) extend(ttl time.Duration) error {
 	return err
 }
 
-// stayToTheEnd holds until nothing is left, and tries to go on then. Half of
-// these never come back.
+// stayToTheEnd holds until nothing is left, and tries to go on then, or so shortly
+// before that the answer comes after. Half of these never come back.
 func (p *person) stayToTheEnd() {
 	p.hunt(p.name, p.lease.Until())
-	pause(p.over, time.Until(p.lease.Until())+p.upTo(p.Unit/150))
+	rest := p.upTo(p.Unit / 150)
+	if p.r.IntN(3) == 0 {
+		rest = -p.upTo(p.Unit / 50)
+	}
+	pause(p.over, time.Until(p.lease.Until())+rest)
 	p.extend(p.Unit)
 	p.act()
 	if p.r.IntN(2) == 0 {
@@ -156,5 +181,9 @@ func (p *person) unlock(ctx context.Context, cancel context.CancelFunc) {
 		cancel()
 	}
 	p.seen.Release()
-	p.seen.Released(p.lease.Unlock(ctx))
+	err := p.lease.Unlock(ctx)
+	p.seen.Released(err)
+	if err == nil {
+		p.retire(p.lease.Token())
+	}
 }

@@ -25,9 +25,10 @@ type Storm struct {
 	Unit    time.Duration // the ttl; all other times follow from it
 	Climate faultinject.Climate
 
-	quiet []string           // names that are hardly contended
-	lines [][2]time.Duration // by client and node
-	extra []faultinject.Event
+	others int                // one in so many people does other things than take, extend and release
+	quiet  []string           // names that are hardly contended
+	lines  [][2]time.Duration // by client and node
+	extra  []faultinject.Event
 }
 
 // Virtual and Real are the ttls of storms. Virtual is the library's default, and
@@ -44,6 +45,7 @@ var flavours = []string{
 	"split",      // each half of the clients is cut off from one half of the nodes
 	"breakage",   // lost and refused requests and replies
 	"stragglers", // votes that are late, while what follows them is not
+	"amnesia",    // nodes that forget one name, and leases that live through that or must not
 }
 
 // profiles are round-trip times that nodes have, drawn per node. They are those of a
@@ -75,6 +77,7 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 	s.Climate = faultinject.Climate{
 		Nodes: s.Nodes, Clients: s.Clients, Length: 3 * unit / 2, Events: 4 + r.IntN(12), Harm: faultinject.Faithful,
 	}
+	s.others = 4
 	profile := profiles[r.IntN(len(profiles))]
 	switch s.Flavour = flavours[seed%uint64(len(flavours))]; s.Flavour {
 	case "edge":
@@ -88,6 +91,8 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 		s.extra = split(s.Nodes, s.Clients[:half], s.Clients[half:], time.Duration(r.Int64N(int64(unit))), unit/2)
 	case "breakage":
 		s.Climate.Harm, s.Climate.Events = faultinject.Breakage|faultinject.Slow, 8+r.IntN(12)
+	case "amnesia":
+		s.Climate.Events, s.others = 0, 1 // what happens, people do
 	case "stragglers":
 		s.Climate.Events = r.IntN(5)
 		profile = profiles[2+r.IntN(2)] // a lane overlaps what it sends on long lines only
@@ -111,7 +116,8 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 	return s
 }
 
-func (s Storm) edge() bool { return s.Flavour == "edge" }
+func (s Storm) edge() bool    { return s.Flavour == "edge" }
+func (s Storm) amnesia() bool { return s.Flavour == "amnesia" }
 
 // split cuts some clients off from the first half of an even number of nodes, and
 // others from the second.
@@ -150,7 +156,9 @@ type run struct {
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker
-	hunts   map[string]time.Time // names whose holder does not unlock, and until when that matters
+	homes   map[string]*redlock.Locker // of the clients
+	retired []string                   // tokens that are over for good
+	hunts   map[string]time.Time       // names whose holder does not unlock, and until when that matters
 }
 
 // Tally is what a storm, or several, came to.
@@ -181,7 +189,7 @@ func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faul
 			c.Client(name).SetLine(n+1, line[0], line[1])
 		}
 	}
-	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time)}
+	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time), homes: make(map[string]*redlock.Locker)}
 	s.bendClocks(c)
 	in, err := c.Play(plan)
 	if err != nil {
@@ -233,6 +241,7 @@ func (r *run) locker(name string) (*redlock.Locker, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.lockers = append(r.lockers, l)
+		r.homes[name] = l
 	}
 	return l, err
 }
@@ -259,9 +268,10 @@ func (r *run) client(name string, number uint64) error {
 		random := rand.New(rand.NewPCG(r.Seed, number*goroutines+uint64(i)))
 		wg.Go(func() {
 			for errs[i] == nil && r.over.Err() == nil {
-				p := person{run: r, client: name, locker: l, r: random}
-				p.choose(long)
-				errs[i] = p.live()
+				p := person{run: r, client: name, locker: l, r: random, own: fmt.Sprintf("own-%s%d", name, i+1)}
+				if errs[i] = p.choose(long); errs[i] == nil {
+					errs[i] = p.live()
+				}
 			}
 		})
 		if r.edge() {
