@@ -21,6 +21,22 @@ type Waiter interface {
 	Wait(ctx context.Context, name string, ttl time.Duration) (Lease, error)
 }
 
+// Keeper is what Locks are whose leases can renew themselves.
+type Keeper interface {
+	Keep(ctx context.Context, name string, ttl time.Duration) (Lease, error)
+}
+
+// Heir is what Locks are that can go on with a lock which another one's lease has
+// given up, see Detacher.
+type Heir interface {
+	Attach(ctx context.Context, name, token string, ttl time.Duration) (Lease, error)
+}
+
+// Detacher is what Leases are that can be given up without a release.
+type Detacher interface {
+	Detach(ctx context.Context) error
+}
+
 // Lease is a lock that was obtained.
 type Lease interface {
 	Token() string
@@ -58,10 +74,21 @@ func (l redlockLocks) Wait(ctx context.Context, name string, ttl time.Duration) 
 	return l.get((*redlock.Locker).Lock, ctx, name, ttl)
 }
 
+func (l redlockLocks) Keep(ctx context.Context, name string, ttl time.Duration) (Lease, error) {
+	return l.get((*redlock.Locker).TryLock, ctx, name, ttl, redlock.WithAutoExtend())
+}
+
+func (l redlockLocks) Attach(ctx context.Context, name, token string, ttl time.Duration) (Lease, error) {
+	attach := func(l *redlock.Locker, ctx context.Context, name string) (*redlock.Lease, error) {
+		return l.Attach(ctx, name, token)
+	}
+	return l.get(attach, ctx, name, ttl)
+}
+
 type getLock = func(*redlock.Locker, context.Context, string) (*redlock.Lease, error)
 
-func (l redlockLocks) get(how getLock, ctx context.Context, name string, ttl time.Duration) (Lease, error) {
-	sibling, err := l.With(redlock.WithTTL(ttl))
+func (l redlockLocks) get(how getLock, ctx context.Context, name string, ttl time.Duration, more ...redlock.Option) (Lease, error) {
+	sibling, err := l.With(append(more, redlock.WithTTL(ttl))...)
 	if err != nil {
 		return nil, err
 	}

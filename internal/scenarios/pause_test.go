@@ -23,6 +23,9 @@ import (
 // holderEnv makes the test binary a holder on the nodes whose addresses it has.
 const holderEnv = "SCENARIOS_HOLDER_ON"
 
+// holderRenews makes it renew its lock.
+const holderRenews = "SCENARIOS_HOLDER_RENEWS"
+
 // holdAndTell takes a lock and says so. When it has slept for far longer than it
 // meant to, it says what the first look at its lease says.
 func holdAndTell(addrs string) (exit int) {
@@ -30,7 +33,11 @@ func holdAndTell(addrs string) (exit int) {
 	for addr := range strings.SplitSeq(addrs, ",") {
 		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr, DialerRetries: 1}))
 	}
-	l, err := redlock.New(clients, redlock.WithTTL(Real))
+	options := []redlock.Option{redlock.WithTTL(Real)}
+	if os.Getenv(holderRenews) != "" {
+		options = append(options, redlock.WithAutoExtend())
+	}
+	l, err := redlock.New(clients, options...)
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -50,6 +57,10 @@ func holdAndTell(addrs string) (exit int) {
 	switch err := lease.Err(); {
 	case errors.Is(err, redlock.ErrLost):
 		fmt.Println("woke and is lost")
+		time.Sleep(Real) // a renewal that was under way brings nothing back
+		if !errors.Is(lease.Err(), redlock.ErrLost) {
+			fmt.Println("and has it again")
+		}
 	default:
 		fmt.Println("woke and believes:", err)
 	}
@@ -60,11 +71,18 @@ func TestPausedProcessIsLostWhenItWakes(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGSTOP")
 	}
+	for _, renews := range []string{"", "yes"} {
+		t.Run("renews: "+renews, func(t *testing.T) { pausedProcessIsLost(t, renews) })
+	}
+}
+
+func pausedProcessIsLost(t *testing.T, renews string) {
+	t.Parallel()
 	c := faultinject.Start(t, 3)
 	addrs, err := c.Client("a").Addrs()
 	require.NoError(t, err)
 	holder := exec.Command(os.Args[0])
-	holder.Env = append(os.Environ(), holderEnv+"="+strings.Join(addrs, ","))
+	holder.Env = append(os.Environ(), holderEnv+"="+strings.Join(addrs, ","), holderRenews+"="+renews)
 	out, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
@@ -90,4 +108,5 @@ func TestPausedProcessIsLostWhenItWakes(t *testing.T) {
 	assert.NoError(t, lease.Err())
 	require.NoError(t, struck.Check())
 	require.NoError(t, lease.Unlock(ctx))
+	assert.False(t, said.Scan(), said.Text())
 }

@@ -150,6 +150,7 @@ type Held struct {
 	Lease
 	actor *Actor
 	seen  *faultinject.Attempt
+	known time.Time // until when, as far as its history has heard
 }
 
 // TryLock tries once.
@@ -185,8 +186,9 @@ func (a *Actor) held(seen *faultinject.Attempt, lease Lease, err error) (*Held, 
 		seen.Failed(err)
 		return nil, err
 	}
-	seen.Won(lease.Token(), lease.Until())
-	return &Held{Lease: lease, actor: a, seen: seen}, nil
+	until := lease.Until()
+	seen.Won(lease.Token(), until)
+	return &Held{Lease: lease, actor: a, seen: seen, known: until}, nil
 }
 
 // Wait gets a lock as one does who has to wait: by the lock's own means if it has
