@@ -94,7 +94,7 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 	case "amnesia":
 		s.Climate.Events, s.others = 0, 1 // what happens, people do
 	case "stragglers":
-		s.Climate.Events = r.IntN(5)
+		s.Climate.Events, s.others = r.IntN(5), 2
 		profile = profiles[2+r.IntN(2)] // a lane overlaps what it sends on long lines only
 		s.extra = []faultinject.Event{{
 			When:   faultinject.When{For: s.Climate.Length, On: faultinject.On("SET").Percent(float64(10 + r.IntN(30)))},
