@@ -13,10 +13,13 @@ import (
 // the one case in which keys are released before the lease is over without the
 // holder having returned.
 //
-// The error says which nodes did not confirm all releases; what may be left
-// there ends with its ttl. Close waits for hooks that are being told of losses,
-// for a few node timeouts and a second at the most. On a sibling made by With, Close ends only the
-// sibling's own waits and leases. A second Close returns what the first did.
+// The error says which nodes did not answer to all releases; what may be left
+// there ends with its ttl, as does a key whose release the node has refused for
+// good (NOPERM), which is no error here: Unlock told of it, and Stats counts it
+// as Forgiven. Close waits for hooks that are being told of losses, for a few
+// node timeouts and a second at the most. On a sibling made by With, Close ends
+// only the sibling's own waits and leases. A second Close returns what the first
+// did.
 func (l *Locker) Close() error {
 	if l != l.root.locker {
 		return l.closeSibling()
@@ -73,7 +76,7 @@ func (r *root) shut() error {
 	}
 	for i, n := range r.nodes {
 		if k := n.close(); k > 0 && drained[i] != nil {
-			faults = append(faults, fmt.Errorf("%s did not answer to %d releases", n.name, k))
+			faults = append(faults, fmt.Errorf("%s did not confirm %s", n.name, releases(k)))
 		}
 	}
 	ended := make(chan struct{})
@@ -97,6 +100,13 @@ func (r *root) shut() error {
 		return fmt.Errorf("redlock: close: %w", joined(faults))
 	}
 	return nil
+}
+
+func releases(k int) string {
+	if k == 1 {
+		return "a release"
+	}
+	return fmt.Sprintf("%d releases", k)
 }
 
 // inTime waits for c to be closed until the timer runs out; then it is the same

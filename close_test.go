@@ -25,7 +25,7 @@ func TestCloseSaysWhichNodesConfirmedNothing(t *testing.T) {
 		w.Inject("at 0s, nodes 1,2: kill")
 		err = l.Close()
 		require.NotEmpty(t, w.stored(1))
-		assert.Error(t, err, "two nodes have confirmed nothing")
+		assert.EqualError(t, err, "redlock: close: 10.0.0.1:6379 did not confirm a release; 10.0.0.2:6379 did not confirm a release")
 	})
 }
 

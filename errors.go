@@ -202,9 +202,14 @@ type waitError struct {
 }
 
 func (e *waitError) Error() string {
-	s := fmt.Sprintf("redlock: %s %s: %v after %d attempts", e.op, quote(e.name), e.why, e.attempts)
-	if e.attempts == 1 {
-		s = s[:len(s)-1]
+	s := fmt.Sprintf("redlock: %s %s: %v", e.op, quote(e.name), e.why)
+	switch e.attempts {
+	case 0:
+		s += " before the first attempt"
+	case 1:
+		s += " after 1 attempt"
+	default:
+		s += fmt.Sprintf(" after %d attempts", e.attempts)
 	}
 	if e.last != nil {
 		s += fmt.Sprintf("; the last: %v (%v)", e.last.class, e.last.Round)
@@ -226,7 +231,7 @@ func contextErr(ctx context.Context) error {
 	if errors.Is(cause, err) {
 		return cause
 	}
-	return fmt.Errorf("%w: %w", err, cause)
+	return fmt.Errorf("%w (%w)", err, cause)
 }
 
 // opaque keeps the text of an error and hides what it wraps. A node's timeout

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -100,6 +101,18 @@ func TestQuorumErrorHasOneRowPerNodeOnOneLine(t *testing.T) {
 		assert.Contains(t, text, `"billing-7"`)
 		assert.NotContains(t, text, held.Token(), "whoever knows the token can release the lock")
 	})
+}
+
+func TestEndOfAWaitSaysWhyAndAfterHowManyAttempts(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("the user went away"))
+	for attempts, text := range []string{
+		`redlock: lock "a": context canceled (the user went away) before the first attempt`,
+		`redlock: lock "a": context canceled (the user went away) after 1 attempt`,
+		`redlock: lock "a": context canceled (the user went away) after 2 attempts`,
+	} {
+		assert.EqualError(t, &waitError{"lock", "a", attempts, contextErr(ctx), nil}, text)
+	}
 }
 
 func TestTimeoutOfADialIsNotTheCallersDeadline(t *testing.T) {

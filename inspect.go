@@ -293,13 +293,25 @@ func (in Inspection) summary() string {
 	switch in.Verdict {
 	case Held:
 		s += fmt.Sprintf(" by %q, %s, on %d of %d nodes", in.Owner, remaining(in.Left, in.NoExpiry), in.Holders, len(in.Nodes))
+	case Free:
+		s += fmt.Sprintf(" on %d of %d nodes", in.count(func(n Sighting) bool { return !n.Stored }), len(in.Nodes))
 	default:
-		s += fmt.Sprintf(", %d of %d nodes needed", in.Quorum, len(in.Nodes))
+		s += fmt.Sprintf(": %d of %d nodes answered, %d needed to agree", in.count(func(Sighting) bool { return true }), len(in.Nodes), in.Quorum)
 	}
 	if in.Fence > 0 {
 		s += fmt.Sprintf(", fence %d", in.Fence)
 	}
 	return s
+}
+
+// count is the number of nodes that answered and fit.
+func (in Inspection) count(fits func(Sighting) bool) (k int) {
+	for _, n := range in.Nodes {
+		if n.Err == nil && fits(n) {
+			k++
+		}
+	}
+	return k
 }
 
 func remaining(left time.Duration, forever bool) string {

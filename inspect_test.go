@@ -222,6 +222,23 @@ func TestNoWayOfPrintingAnInspectionShowsAToken(t *testing.T) {
 	})
 }
 
+func TestInspectionSaysHowManyNodesAreFreeOrHaveAnswered(t *testing.T) {
+	none, theirs, mute := Sighting{}, Sighting{Stored: true, Value: "x"}, Sighting{Err: opaque{"no answer"}}
+	other, list := Sighting{Stored: true, Value: "y"}, Sighting{Stored: true, WrongType: true}
+	for text, nodes := range map[string][]Sighting{
+		`"a" is free on 3 of 3 nodes`:                              {none, none, none},
+		`"a" is free on 2 of 3 nodes`:                              {none, none, theirs},
+		`"a" is split: 3 of 3 nodes answered, 2 needed to agree`:   {theirs, other, list},
+		`"a" is split: 2 of 3 nodes answered, 2 needed to agree`:   {none, theirs, mute},
+		`"a" is unknown: 1 of 3 nodes answered, 2 needed to agree`: {none, mute, mute},
+		`"a" is held by "x", for another 0s, on 2 of 3 nodes`:      {theirs, none, theirs},
+	} {
+		in := Inspection{Name: "a", Quorum: 2, Nodes: nodes}
+		in.judge()
+		assert.Equal(t, text, in.summary())
+	}
+}
+
 func TestInspectionSurvivesJSON(t *testing.T) {
 	in := Inspection{Name: "a", Verdict: Held, Owner: "o", Holders: 2, Left: ms(7), Fence: 1796035000123457, Quorum: 2, Took: ms(1), Nodes: []Sighting{
 		{Node: "x", Stored: true, Owner: "o", Left: ms(7), Fence: 1796035000123457, Latency: ms(1)},
