@@ -257,19 +257,18 @@ func settled(ttl time.Duration) time.Duration {
 }
 
 // settle waits for the aftermath. Real time is dear, so there it ends as soon as the
-// nodes have been empty for a while.
+// nodes were found empty several times in a row: a machine that is busy can let a
+// second pass between two looks, so time alone says nothing.
 func settle(ctx context.Context, c *faultinject.Cluster, ttl time.Duration) {
 	if exact(ttl) {
 		pause(ctx, settled(ttl))
 		return
 	}
+	const enough = 10
 	begin := time.Now()
-	for empty := begin; time.Since(empty) < ttl/5 && time.Since(begin) < settled(ttl); pause(ctx, ttl/50) {
-		if c.NoKeys() != nil {
-			empty = time.Now()
-		}
-		if ctx.Err() != nil {
-			return
+	for empty := 0; empty < enough && time.Since(begin) < settled(ttl) && ctx.Err() == nil; pause(ctx, ttl/50) {
+		if empty++; c.NoKeys() != nil {
+			empty = 0
 		}
 	}
 }
