@@ -3,7 +3,6 @@ package redlock
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -209,7 +208,7 @@ func renewAll(b *testing.B, leases []*Lease, granted int) {
 	now := leases[0].locker.cfg.clock.look()
 	for _, l := range leases {
 		l.mu.Lock()
-		l.renewal.at, l.renewal.last = now.mono, errTest // after a failure it keeps to this time
+		l.renewal.at = now.mono
 		l.plan(now, l.lookAt(now))
 		l.mu.Unlock()
 	}
@@ -233,8 +232,6 @@ func renewAll(b *testing.B, leases []*Lease, granted int) {
 		})
 	}
 }
-
-var errTest = errors.New("test")
 
 func heapInUse() uint64 {
 	runtime.GC()

@@ -182,7 +182,7 @@ func (l *Lease) diagnose(now instant, left time.Duration) (Cause, string) {
 	case left <= 0 || l.left(seen) > l.locker.cfg.lead():
 		return CausePaused, "its time was over before it could be renewed, since the process or machine stood still or the clock was set"
 	case l.renewal.last != nil:
-		return CauseUnreachable, fmt.Sprintf("it could not be renewed: %v", l.renewal.last)
+		return CauseUnreachable, fmt.Sprintf("it could not be renewed: %v (%v)", l.renewal.last.class, l.renewal.last.Round)
 	}
 	return CauseUnreachable, "it could not be renewed in time"
 }

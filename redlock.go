@@ -177,7 +177,7 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 // keys expire, or for a second: other libraries tell nothing. Where nobody has it,
 // or nobody knows, it tries again after a random pause, see Backoff. A message is a
 // hint only; the lock is had by the votes. Between processes there is no order, but
-// one that has just released leaves others that wait a turn.
+// as a rule one that has just released leaves others that wait a turn.
 // A name under which another type of value is stored counts as held.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.observed(ctx, Op{"lock", name}, l.cfg.maxAttempts, l.cfg.wait)
@@ -330,7 +330,11 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	defer func() {
 		unlockErr := lease.Unlock(ctx)
 		if errors.Is(unlockErr, ErrLost) || errors.Is(unlockErr, ErrClosed) || unlockErr != nil && lease.outer != nil {
-			err = errors.Join(err, unlockErr)
+			if err == nil {
+				err = unlockErr
+			} else {
+				err = joined{err, unlockErr}
+			}
 		}
 	}()
 	return fn(lease.Context(ctx))

@@ -16,7 +16,10 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 	for i, q := range batch {
 		r, found, err := read(q.kind, q.claim.lease.token, cmds[i])
 		switch {
-		case r == broken || r == timeout:
+		case r == timeout: // the same words as for a vote that is not waited for any longer
+			err = errNoAnswer{after: n.dialer.timeout}
+			fallthrough
+		case r == broken:
 			good = false
 		case err != nil && stale(err):
 			good = false

@@ -86,7 +86,7 @@ type NodeStats struct {
 	Forgiven        uint64 `json:"forgiven"`         // releases left to the ttl in the end
 }
 
-// Stats tells what the Locker has counted, for metrics and for people. It asks no
+// Stats tells what the Locker has counted, for metrics. It asks no
 // node, so it costs microseconds and never waits for one. All of it is about the
 // Locker and its siblings together: they share nodes and connections, and any of
 // them tells the same.

@@ -18,9 +18,9 @@ import (
 // failure, and for good only when so many nodes deny the token that no quorum
 // can have it (see deny).
 type renewal struct {
-	round *round    // under way
-	at    time.Time // when the next one begins, if none is
-	last  error     // why the last one failed; nil when it did not
+	round *round       // under way
+	at    time.Time    // when the next one begins, if none is
+	last  *QuorumError // why the last one failed; nil when it did not
 }
 
 // watch makes the watchdog renew the lease from now on.
