@@ -400,59 +400,6 @@ func (n *node) heard(yes bool) {
 	n.mute = !yes
 }
 
-// checkDrained tells Close when nothing is left to send.
-func (n *node) checkDrained() {
-	if n.closing && n.drained != nil && n.outstanding == 0 && len(n.debts.of) == 0 {
-		close(n.drained)
-		n.drained = nil
-	}
-}
-
-// drain stops taking requests, calls in what is owed, and returns a channel that
-// is closed when nothing is left to send.
-func (n *node) drain() <-chan struct{} {
-	var out answers
-	n.mu.Lock()
-	n.closing = true
-	for q := n.queue.head; q != nil; {
-		next := q.next
-		if q.kind != release {
-			n.queue.drop(q)
-			n.finish(q, Vote{Outcome: Failed, Err: ErrClosed}, &out)
-		}
-		q = next
-	}
-	n.drained = make(chan struct{})
-	drained := n.drained
-	n.callIn(time.Now())
-	n.checkDrained()
-	n.mu.Unlock()
-	out.deliver()
-	return drained
-}
-
-// close ends the lane; what could not be sent by now is left to the ttl. It tells
-// how many releases the node has not answered since drain.
-func (n *node) close() (unconfirmed int) {
-	var out answers
-	n.mu.Lock()
-	n.closing, n.closed = true, true
-	n.failAll(&n.queue, time.Now(), ErrClosed, &out)
-	n.failAll(&n.acking.queue, time.Now(), ErrClosed, &out)
-	n.debts.stop()
-	links := n.acking.stop()
-	for _, w := range n.idle {
-		w.wake <- struct{}{}
-	}
-	n.idle = nil
-	unconfirmed = n.unconfirmed
-	n.mu.Unlock()
-	n.cancel()
-	hangUpAll(links)
-	out.deliver()
-	return unconfirmed
-}
-
 // snapshot returns the counters.
 func (n *node) snapshot() nodeStats {
 	n.mu.Lock()

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -316,58 +315,6 @@ func (w *worker) connect() bool {
 	n.mu.Unlock()
 	out.deliver()
 	return !closed
-}
-
-type opened struct {
-	link link
-	err  error
-}
-
-// open waits for a connection, but not longer than the node's patience. The dial
-// goes on; the next call begins another, or waits for the same one when too many
-// are under way, since go-redis keeps a place in the pool for each.
-func (w *worker) open() (link, error) {
-	n := w.n
-	if w.opening == nil {
-		c := make(chan opened, 1)
-		w.opening = c
-		go func() {
-			l, err := n.dialer.open(n.ctx)
-			c <- opened{l, err}
-		}()
-	}
-	timer := time.NewTimer(n.patient)
-	defer timer.Stop()
-	select {
-	case o := <-w.opening:
-		w.opening = nil
-		return o.link, o.err
-	case <-timer.C:
-		if n.leave(w.opening) {
-			w.opening = nil
-		}
-		return nil, opaque{fmt.Sprintf("not connected within %v", n.patient)}
-	}
-}
-
-// leave lets a dial go on by itself; the pool gets what comes of it.
-func (n *node) leave(dial chan opened) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.left >= min(maxLeft, n.mostWorkers()-1) {
-		return false
-	}
-	n.left++
-	n.group.Go(func() error {
-		if o := <-dial; o.link != nil {
-			o.link.Close()
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.left--
-		return nil
-	})
-	return true
 }
 
 // linked tells whether any worker has a connection. Called with n.mu held; a
