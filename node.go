@@ -294,7 +294,7 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		}
 		q.blocked = nil
 	}
-	if q.kind != release {
+	if q.kind != release && !q.kind.ofNoLease() {
 		if q.writes > 0 {
 			c.flying--
 		}
