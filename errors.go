@@ -76,6 +76,7 @@ type Vote struct {
 
 	permanent bool          // a failure that trying again cannot cure
 	silent    bool          // a failure that may be none to others: the node may have the token all the same
+	fence     uint64        // of a granted lock, attach or raise: what the name's fencing counter was raised to; 0: it was not
 	left      time.Duration // of a refused lock: how long that value will live; 0: not told
 	never     bool          // of a refused unlock: this node never had the token, as we knew without asking
 }

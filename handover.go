@@ -102,7 +102,7 @@ func (l *Locker) Attach(ctx context.Context, name, token string) (*Lease, error)
 	if ctx == nil {
 		return nil, errNilContext
 	}
-	if err := checkName(name); err != nil {
+	if err := l.checkName(name); err != nil {
 		return nil, err
 	}
 	if token == "" || len(token) > maxToken {

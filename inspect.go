@@ -19,13 +19,20 @@ const releasedChannel = "redlock:released:"
 // fenceCounter is the key of a name's fencing counter. The tag makes a cluster
 // keep it beside the lock.
 func fenceCounter(name string) string {
-	tag := name
-	if _, rest, ok := strings.Cut(name, "{"); ok {
-		if own, _, ok := strings.Cut(rest, "}"); ok && own != "" {
-			tag = own
-		}
+	tag := hashTag(name)
+	if tag == "" {
+		tag = name
 	}
 	return fencePrefix + "{" + tag + "}:" + name
+}
+
+// hashTag is the part of a key that decides its slot in a cluster; "": all of it does.
+func hashTag(key string) string {
+	_, rest, _ := strings.Cut(key, "{")
+	if tag, _, ok := strings.Cut(rest, "}"); ok {
+		return tag
+	}
+	return ""
 }
 
 // Verdict is what the nodes together say about a name.

@@ -23,6 +23,7 @@ type Lease struct {
 	name   string
 	token  string
 	ttl    time.Duration   // of the acquire
+	fence  uint64          // the fencing token; 0: none. Set before the lease is held
 	claims []claim         // one per node
 	acks   *ackRule        // what its requests want of replicas; nil: nothing
 	values context.Context // values of the call that obtained it, for hooks

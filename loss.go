@@ -121,7 +121,7 @@ func (l *Lease) deny(i int, t0 instant) {
 
 // hold makes a won round a lease. False: it came too late to act, or the Locker
 // closes.
-func (l *Lease) hold(ctx context.Context) bool {
+func (l *Lease) hold(ctx context.Context, r *round) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	cfg := &l.locker.cfg
@@ -139,6 +139,10 @@ func (l *Lease) hold(ctx context.Context) bool {
 	}
 	if cfg.autoExtend {
 		l.renewal = &renewal{at: l.renewAt(now)}
+	}
+	if r.fence != nil {
+		l.fence = r.fence.token // which is final, since the round is won
+		l.locker.root.fenced(r.twice)
 	}
 	l.held = true
 	due, early := l.next(now, left)

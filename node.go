@@ -80,10 +80,10 @@ type node struct {
 // knowledge is what was found out about a server by trying; it is forgotten
 // with the last connection, since a server may come back as another version.
 type knowledge struct {
-	scripts [kinds]bool // it has run these, so it knows their hashes
-	old     bool        // it refuses SET NX GET: acquire by script
-	noSHA   bool        // it refuses EVALSHA: always send the text
-	plain   bool        // it refuses to acquire by script: do it natively also for those who wait
+	scripts [scripts]bool // it has run these, so it knows their hashes
+	old     bool          // it refuses SET NX GET: acquire by script
+	noSHA   bool          // it refuses EVALSHA: always send the text
+	plain   bool          // it refuses to acquire by script: do it natively also for those who wait
 }
 
 // nodeStats counts what a lane saw, for judging a node's health.
@@ -301,7 +301,7 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 		n.landed(c, out)
 	}
 	switch {
-	case q.kind.ofNoLease() || q.kind == repair: // no vote
+	case q.kind.ofNoLease() || q.kind == repair || q.kind == raise: // no vote
 	case v.Outcome == Granted:
 		n.stats.Granted++
 	case v.Outcome == Refused:

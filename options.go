@@ -45,6 +45,7 @@ type config struct {
 	autoExtend  bool
 	maxHold     time.Duration // 0: no limit
 	reentrant   bool
+	fencing     bool
 	hooks       []Hooks
 	acks        *ackRule // nil: replicas are not asked
 	clock       clock
@@ -333,6 +334,14 @@ func (j joined) Error() string {
 }
 
 func (j joined) Unwrap() []error { return j }
+
+// checkName refuses names that could not be locks of this Locker.
+func (l *Locker) checkName(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	return l.slotted(name)
+}
 
 // checkName refuses names that could not be locks.
 func checkName(name string) error {

@@ -34,6 +34,8 @@ const (
 //	granted + refused + failed ≤ nodes; the rest is pending
 type tally struct {
 	nodes, granted, refused, failed int
+
+	unnumbered bool // it wants a fencing token, and no quorum has agreed on one yet
 }
 
 func (t tally) pending() int { return t.nodes - t.granted - t.refused - t.failed }
@@ -43,7 +45,7 @@ func (t tally) blocking() int { return t.nodes - quorumOf(t.nodes) + 1 }
 
 func (t tally) verdict() verdict {
 	switch {
-	case t.granted >= quorumOf(t.nodes):
+	case t.granted >= quorumOf(t.nodes) && !t.unnumbered:
 		return won
 	case t.refused+t.failed >= t.blocking():
 		return lost
@@ -88,6 +90,8 @@ type round struct {
 	bound time.Duration // how long a vote may take
 	old   string        // of an attach: the token that may be replaced
 
+	proposal uint64 // for the fencing token
+
 	// news is signalled when the caller has something to do: the round was won
 	// or its class settled, or one more vote came in on a lost round.
 	news chan struct{}
@@ -100,6 +104,8 @@ type round struct {
 	tally tally
 	votes []Vote
 	gaps  []int         // of an extend: nodes that have not got the token, until they are repaired
+	fence *agreement    // on the fencing token; nil: none is wanted
+	twice bool          // counters had to be raised to it
 	over  bool          // the caller has its verdict; later votes only concern the lease
 	took  time.Duration // until then
 }
@@ -125,12 +131,16 @@ func (r *round) answer(i int, v Vote) {
 	}
 	r.mu.Lock()
 	before := r.settledNow()
+	behind, token := r.reckon(i, v)
 	r.count(i, v)
 	settled := !before && r.settledNow()
 	gaps := r.repairable(i, v)
 	r.mu.Unlock()
 	for _, i := range gaps {
 		r.lease.repair(i, r)
+	}
+	for _, i := range behind {
+		r.lease.raise(i, r, token)
 	}
 	if settled && r.then != nil {
 		r.then()
@@ -146,6 +156,11 @@ func (r *round) count(i int, v Vote) {
 	v.Latency = time.Since(r.start.mono)
 	r.votes[i] = v
 	r.tally.add(v.Outcome)
+	r.signal()
+}
+
+// signal wakes the caller if there is something to do. Called with mu held.
+func (r *round) signal() {
 	if r.tally.verdict() != undecided {
 		select {
 		case r.news <- struct{}{}:
@@ -181,14 +196,16 @@ func (r *round) close() tally {
 // expire closes the round because its time is over: what is pending has failed.
 func (r *round) expire() tally {
 	excuses := make([]error, len(r.votes))
+	bound := r.limit()
 	for i := range r.lease.claims {
 		if n := r.lease.claims[i].node; !r.answered(i) {
-			excuses[i] = errNoAnswer{r.bound, r.bound < n.dialer.timeout, n.trouble(r.kind != release && r.lease.acks != nil)}
+			excuses[i] = errNoAnswer{bound, bound < n.dialer.timeout, n.trouble(r.kind != release && r.lease.acks != nil)}
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over, r.took = true, time.Since(r.start.mono)
+	r.expireCounters()
 	for i := range r.votes {
 		if v := &r.votes[i]; v.Outcome == Pending {
 			v.Outcome, v.Latency, v.Err = Failed, time.Since(r.start.mono), excuses[i]
@@ -263,7 +280,7 @@ func (r *round) answered(i int) bool {
 // so. onLost runs on this goroutine as soon as the round is lost, and again after
 // each later vote.
 func (r *round) wait(done, ended, closing <-chan struct{}, onLost func()) (tally, bool) {
-	timer := time.NewTimer(r.bound - time.Since(r.start.mono))
+	timer := time.NewTimer(r.limit() - time.Since(r.start.mono))
 	defer timer.Stop()
 	for {
 		select {
@@ -276,6 +293,10 @@ func (r *round) wait(done, ended, closing <-chan struct{}, onLost func()) (tally
 			}
 			continue
 		case <-timer.C:
+			if rest := r.limit() - time.Since(r.start.mono); rest > 0 {
+				timer.Reset(rest)
+				continue
+			}
 			return r.expire(), true
 		case <-done:
 		case <-ended:

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,6 +34,10 @@ type root struct {
 	workers errgroup.Group  // of all lanes
 	owned   []*redis.Client // to be closed with the Locker
 	id      string          // tells its releases from others', for those who wait
+	cluster bool            // a node is a cluster, which wants lock and fencing counter in one slot
+	seen    atomic.Uint64   // the highest fencing counter that any node reported
+	once    atomic.Uint64   // fenced leases that took one round trip
+	twice   atomic.Uint64   // those for which counters had to be raised
 	lines   lines
 
 	agenda agenda
@@ -70,6 +75,8 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	}
 	r.lines = lines{root: r, of: make(map[string]*line)}
 	for i, c := range clients {
+		_, cluster := c.(*redis.ClusterClient)
+		r.cluster = r.cluster || cluster
 		r.nodes = append(r.nodes, newNode(c, i, cfg.nodeTimeout, &r.workers))
 		r.lines.feeds = append(r.lines.feeds, newFeed(r, i))
 	}
@@ -194,7 +201,7 @@ func (l *Locker) observed(ctx context.Context, op Op, attempts int, wait time.Du
 	if ctx == nil {
 		return nil, errNilContext
 	}
-	if err := checkName(op.Name); err != nil {
+	if err := l.checkName(op.Name); err != nil {
 		return nil, err
 	}
 	if outer := l.entered(ctx, op.Name); outer != nil {
@@ -239,6 +246,9 @@ func (l *Locker) take(ctx context.Context, op Op, n int, lease *Lease, what requ
 	start := l.cfg.clock.start() // before the first byte
 	r := newRound(acquire, op.Kind, lease, start, l.cfg.ttl, l.cfg.voteBound())
 	r.old = old
+	if l.cfg.fencing {
+		r.fence, r.proposal, r.tally.unnumbered = newAgreement(len(lease.claims)), l.root.propose(start), true
+	}
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(lease.claims))
 	for i := range requests {
@@ -268,7 +278,7 @@ func (l *Locker) take(ctx context.Context, op Op, n int, lease *Lease, what requ
 	}
 	t, decided := r.wait(ctx.Done(), l.closed, l.root.closing, func() { rollback(false) })
 	l.cfg.round(ctx, r, n)
-	if decided && t.verdict() == won && lease.hold(ctx) {
+	if decided && t.verdict() == won && lease.hold(ctx, r) {
 		return lease, nil, nil
 	}
 	rollback(true)

@@ -57,6 +57,9 @@ func (l *Locker) nest(ctx context.Context, op Op, outer *Lease) (*Lease, error) 
 	if err := outer.Err(); err != nil {
 		return nil, outer.during(op.Kind, err)
 	}
+	if l.cfg.fencing && outer.Fence() == 0 {
+		return nil, errUnfenced(op.Name)
+	}
 	if ctx.Err() != nil {
 		return nil, &waitError{op.Kind, op.Name, 0, contextErr(ctx), nil}
 	}

@@ -34,14 +34,22 @@ const (
 	release
 	repair          // an acquire of a token that holds a quorum already
 	attach          // an acquire that may replace exactly round.old
+	raise           // brings the name's fencing counter to the round's token
 	inspect         // of no lease: reads what is there
 	force           // of no lease: deletes whatever is there
 	kinds           // how many are written
 	detach  = kinds // is never written: its answer is that nothing else of its token is either
 )
 
+// Scripts are numbered like the kinds of request that they serve, but for two.
+const (
+	ballot  = kinds + iota + 1 // of acquire, attach and repair, with a fencing counter or a restart guard
+	heal                       // of extend, with a fencing counter
+	scripts                    // how many numbers there are
+)
+
 func (k kind) String() string {
-	return [...]string{"lock", "extend", "unlock", "repair", "attach", "inspect", "forcerelease", "detach"}[k]
+	return [...]string{"lock", "extend", "unlock", "repair", "attach", "raise", "inspect", "forcerelease", "detach"}[k]
 }
 
 // acquires tells the kinds of request with which a lease begins.
@@ -50,13 +58,27 @@ func (k kind) acquires() bool { return k == acquire || k == attach }
 // sets tells whether a request may put its token where nothing is.
 func (k kind) sets() bool { return k == acquire || k == repair }
 
-// script is the kind whose script does the work.
-func (k kind) script() kind {
-	if k == repair {
+// script is the number of the script that does the work.
+func (q *request) script() kind {
+	switch {
+	case q.ballots():
+		return ballot
+	case q.kind == repair:
 		return acquire
+	case q.kind == extend && q.fenced():
+		return heal
 	}
-	return k
+	return q.kind
 }
+
+// fenced tells whether the request sees to a fencing counter.
+func (q *request) fenced() bool {
+	return q.kind != release && !q.kind.ofNoLease() && q.claim.lease.locker.cfg.fencing
+}
+
+// ballots tells whether the request asks for a vote that needs more than the name's
+// own key, so that no native command can do it.
+func (q *request) ballots() bool { return (q.kind.sets() || q.kind == attach) && q.fenced() }
 
 // ofNoLease tells the kinds that ask about a name instead of for a token. They
 // need no order among other requests.
@@ -70,6 +92,7 @@ type request struct {
 	ttl   time.Duration // of acquire and extend
 	by    time.Time     // not written from here on, unless it is a release
 
+	number  uint64  // of a raise: what the counter is to reach
 	telling bool    // an acquire by script, which on refusal tells how long the key lives
 	notice  *notice // of a release: what it tells others; nil: nothing
 	told    int     // how many it told
@@ -113,6 +136,8 @@ func (as answers) deliver() {
 		switch q := a.q; {
 		case q.kind == repair:
 			q.claim.lease.repaired(q, a.vote)
+		case q.kind == raise:
+			q.round.raised(q.claim.index, a.vote)
 		case q.round != nil:
 			q.round.answer(q.claim.index, a.vote)
 		}
@@ -145,6 +170,14 @@ func (e errNoAnswer) Error() string {
 		s += ", " + e.why
 	}
 	return s
+}
+
+// errYoung is the vote of a node that may have forgotten others: it came up so
+// short a while ago.
+type errYoung struct{ left time.Duration }
+
+func (e errYoung) Error() string {
+	return fmt.Sprintf("it restarted lately and abstains for another %v", max(e.left, 0).Round(time.Millisecond))
 }
 
 var (

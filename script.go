@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,19 +27,24 @@ var (
 	inspectLua string
 	//go:embed lua/force.lua
 	forceLua string
+	//go:embed lua/counter.lua
+	counterLua string
+	//go:embed lua/ballot.lua
+	ballotLua string
+	//go:embed lua/raise.lua
+	raiseLua string
 
-	scripts = [...]*redis.Script{
-		acquire: redis.NewScript(acquireLua),
-		extend:  redis.NewScript(extendLua),
-		release: redis.NewScript(releaseLua),
-		attach:  redis.NewScript(attachLua),
-		inspect: redis.NewScript(inspectLua),
-		force:   redis.NewScript(forceLua),
-	}
-	sources = [...]string{
+	sources = [scripts]string{
 		acquire: acquireLua, extend: extendLua, release: releaseLua, attach: attachLua,
-		inspect: inspectLua, force: forceLua,
+		raise: counterLua + raiseLua, inspect: inspectLua, force: forceLua,
+		ballot: counterLua + ballotLua, heal: counterLua + extendLua,
 	}
+	hashes = func() (h [scripts]string) {
+		for k, text := range sources {
+			h[k] = redis.NewScript(text).Hash()
+		}
+		return h
+	}()
 )
 
 // command is a reply of any type to a request that go-redis must never send
@@ -60,11 +66,25 @@ func (q *request) command(native, text bool) command {
 	if native {
 		return command{redis.NewCmd(background, "set", name, token, "px", millis(q.ttl), "nx", "get")}
 	}
-	verb, script := "evalsha", scripts[q.kind.script()].Hash()
+	verb, script := "evalsha", hashes[q.script()]
 	if text {
-		verb, script = "eval", sources[q.kind.script()]
+		verb, script = "eval", sources[q.script()]
 	}
-	switch q.kind {
+	switch q.script() {
+	case ballot:
+		args := []any{verb, script, 2, name, fenceCounter(name), token, millis(q.ttl), 0, "", q.claim.lease.fence, "reach"}
+		if q.kind.acquires() {
+			copy(args[8:], []any{q.round.old, q.round.proposal, "propose"})
+		}
+		return command{redis.NewCmd(background, args...)}
+	case raise:
+		return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, q.number)}
+	case heal:
+		write := ""
+		if q.acks() != nil {
+			write = "write"
+		}
+		return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, millis(q.ttl), write, q.claim.lease.fence)}
 	case release:
 		if q.notice != nil {
 			return command{redis.NewCmd(background, verb, script, 1, name, token, q.notice.channel, q.notice.payload)}
@@ -111,6 +131,7 @@ const (
 	absent                // nothing is stored under the name
 	foreign               // something else is stored under the name
 	refusal               // the server answered with an error: it did not do it
+	abstains              // the server came up too short a while ago to vote
 	noScript              // the server does not have the script under its hash
 	broken                // the connection ended without an answer; the server may have done it
 	timeout               // no answer in time; the server may have done it, or may still
@@ -119,14 +140,19 @@ const (
 // findings are what a reply told besides its kind.
 type findings struct {
 	other string        // of foreign: the value of the key, where an acquire showed it
+	fence uint64        // the name's fencing counter, of requests that see to one
 	left  time.Duration // of foreign: how long that will live, where the script said so; maxTTL: for ever
 	told  int           // of a release: how many were told of it
 }
 
 // read tells what a command came to. err is set for refusal, broken and timeout,
 // and where a key of another type was in the way.
-func read(k kind, token string, cmd command) (r reply, found findings, err error) {
+func (q *request) read(cmd command) (r reply, found findings, err error) {
 	val, err := cmd.Result()
+	k, token := q.kind, q.claim.lease.token
+	if err == nil && q.ballots() {
+		return readBallot(val)
+	}
 	switch {
 	case errors.Is(err, redis.Nil):
 		if k.sets() {
@@ -161,6 +187,15 @@ func read(k kind, token string, cmd command) (r reply, found findings, err error
 				return [...]reply{absent, yes, already}[v], found, nil
 			}
 		}
+	case k == raise:
+		if text, ok := val.(string); ok {
+			if found.fence, ok = readFence(text); ok {
+				return yes, found, nil
+			}
+		}
+		if n, ok := val.(int64); ok && n == -1 {
+			return foreign, found, nil
+		}
 	case k == inspect:
 		if list, ok := val.([]any); ok && len(list) == 3 {
 			return yes, found, nil
@@ -178,6 +213,45 @@ func read(k kind, token string, cmd command) (r reply, found findings, err error
 		}
 	}
 	return refusal, found, fmt.Errorf("unexpected reply %v", val)
+}
+
+// readBallot reads what lua/ballot.lua answers.
+func readBallot(val any) (r reply, found findings, err error) {
+	list, ok := val.([]any)
+	if !ok || len(list) == 0 {
+		return refusal, found, fmt.Errorf("unexpected reply %v", val)
+	}
+	var second any
+	if len(list) > 1 {
+		second = list[1]
+	}
+	n, told := second.(int64)
+	text, counted := second.(string)
+	switch state := list[0].(type) {
+	case string:
+		if told {
+			return foreign, findings{other: state, left: keyLives(n)}, nil
+		}
+	case int64:
+		switch {
+		case state == 0:
+			return absent, found, nil
+		case state == -1 && told:
+			return abstains, found, errYoung{time.Duration(n) * time.Second}
+		case (state == 1 || state == 2) && counted:
+			found.fence, counted = readFence(text)
+			if counted || text == "" {
+				return [...]reply{yes, already}[state-1], found, nil
+			}
+		}
+	}
+	return refusal, found, fmt.Errorf("unexpected reply %v", val)
+}
+
+// readFence reads a fencing counter.
+func readFence(text string) (n uint64, ok bool) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	return n, err == nil && n > 0 && n <= maxFence
 }
 
 // keyLives is what a PTTL says, at least 1 ms: a key that was just seen lives.
@@ -236,7 +310,7 @@ func shaDenied(err error) bool {
 // scriptDenied tells that a server lets nobody acquire by the script that it was
 // sent, but may still do it natively.
 func (q *request) scriptDenied(err error) bool {
-	return q.kind == acquire && !q.native && incurable(err) && (q.text || !shaDenied(err))
+	return q.kind == acquire && !q.native && !q.ballots() && incurable(err) && (q.text || !shaDenied(err))
 }
 
 // stale tells that go-redis has given up the connection because of this reply:

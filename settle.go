@@ -14,7 +14,7 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		good = false
 	}
 	for i, q := range batch {
-		r, found, err := read(q.kind, q.claim.lease.token, cmds[i])
+		r, found, err := q.read(cmds[i])
 		switch {
 		case r == timeout: // the same words as for a vote that is not waited for any longer
 			err = errNoAnswer{after: n.dialer.timeout}
@@ -62,7 +62,7 @@ func (n *node) learn(q *request, r reply, err error) {
 	case timeout:
 		n.stats.Timeouts++
 	case noScript:
-		n.server.scripts[q.kind.script()] = false
+		n.server.scripts[q.script()] = false
 	case refusal:
 		switch {
 		case q.native && tooOld(err):
@@ -74,7 +74,7 @@ func (n *node) learn(q *request, r reply, err error) {
 		}
 	default:
 		if !q.native {
-			n.server.scripts[q.kind.script()] = true
+			n.server.scripts[q.script()] = true
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (n *node) conclude(q *request, r reply, found findings, err error, out *ans
 			n.objection = err
 		}
 		// An error reply to the second writing leaves the first unanswered.
-		c.silent = r == broken || r == timeout || (r == refusal || r == noScript) && q.resends > 0
+		c.silent = r == broken || r == timeout || (r == refusal || r == noScript || r == abstains) && q.resends > 0
 		c.there = r == yes || r == already || c.silent
 		if r == foreign && q.kind == acquire && n.revive(q, found.other) {
 			return
@@ -165,7 +165,7 @@ func (n *node) conclude(q *request, r reply, found findings, err error, out *ans
 	}
 	switch r {
 	case yes, already:
-		n.finish(q, Vote{Outcome: Granted}, out)
+		n.finish(q, Vote{Outcome: Granted, fence: found.fence}, out)
 	case foreign:
 		v := Vote{Outcome: Refused, Holder: found.other, Err: err, left: found.left}
 		if q.kind == acquire && n.debts.of[found.other] != nil {

@@ -86,7 +86,7 @@ func (w *world) attempts(node int, name string) (k int) {
 
 // scriptCall gives key and arguments of a command that is such a script's call.
 func scriptCall(k kind, command string) (args []string, ok bool) {
-	for _, begin := range []string{"EVALSHA " + scripts[k].Hash() + " 1 ", "EVAL " + sources[k] + " 1 "} {
+	for _, begin := range []string{"EVALSHA " + hashes[k] + " 1 ", "EVAL " + sources[k] + " 1 "} {
 		if rest, ok := strings.CutPrefix(command, begin); ok {
 			return strings.Fields(rest), true
 		}

@@ -50,6 +50,8 @@ type Stats struct {
 	Held    int         `json:"held"`    // leases whose keys are kept: held, or lost and their holder has not returned nor their time passed
 	Waiters int         `json:"waiters"` // calls of Lock that wait for a name
 	Owed    int         `json:"owed"`    // releases that nodes have not confirmed and that are being repeated; the sum of the nodes'
+	Fenced  uint64      `json:"fenced"`  // leases obtained with a fencing token
+	Raised  uint64      `json:"raised"`  // of those, for how many the nodes' counters differed, which cost one more round trip
 	Nodes   []NodeStats `json:"nodes"`   // one per node, in the order in which they were given
 }
 
@@ -92,6 +94,8 @@ type NodeStats struct {
 // them tells the same.
 func (l *Locker) Stats() Stats {
 	s := Stats{Held: l.root.held(), Waiters: l.root.waiters(), Nodes: make([]NodeStats, len(l.root.nodes))}
+	s.Raised = l.root.twice.Load()
+	s.Fenced = s.Raised + l.root.once.Load()
 	for i, n := range l.root.nodes {
 		s.Nodes[i] = n.report()
 		s.Owed += s.Nodes[i].Owed

@@ -51,7 +51,7 @@ func TestWatchdogRenewsEveryThirdOfTheTTLUntilUnlock(t *testing.T) {
 				require.Greater(t, w.ttl(i+1, "a"), 5900*time.Millisecond-ms(20))
 			}
 		}
-		renewals := w.executed(1, "EVALSHA "+scripts[extend].Hash()+" 1 a")
+		renewals := w.executed(1, "EVALSHA "+hashes[extend]+" 1 a")
 		held := time.Since(begin)
 		assert.InDelta(t, float64(held/(3*time.Second)), renewals, 3, "once every third of the ttl, a tick early at the most")
 		require.NoError(t, lease.Unlock(t.Context()))
@@ -73,7 +73,7 @@ func TestNobodyRenewsALeaseThatDidNotAskForIt(t *testing.T) {
 		require.ErrorAs(t, lease.Err(), &lost)
 		assert.Equal(t, CauseExpired, lost.Cause)
 		assert.Equal(t, lease.Until(), lost.Until)
-		assert.Zero(t, w.executed(1, "EVALSHA "+scripts[extend].Hash()+" 1 a"))
+		assert.Zero(t, w.executed(1, "EVALSHA "+hashes[extend]+" 1 a"))
 	})
 }
 
@@ -165,8 +165,8 @@ func TestUnlockWhileARepairIsInFlightLeavesNothing(t *testing.T) {
 				time.Sleep(ms(20))
 				w.Inject("at 0s, node 1: evict \"a\"")
 				w.Inject(fault)
-				extends := w.executed(2, "EVALSHA "+scripts[extend].Hash()+" 1 a")
-				for w.executed(2, "EVALSHA "+scripts[extend].Hash()+" 1 a") == extends {
+				extends := w.executed(2, "EVALSHA "+hashes[extend]+" 1 a")
+				for w.executed(2, "EVALSHA "+hashes[extend]+" 1 a") == extends {
 					time.Sleep(ms(1))
 				}
 				time.Sleep(ms(12)) // the renewal was won, the repair is on its way

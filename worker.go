@@ -141,8 +141,8 @@ func (n *node) commands(batch []*request, cmds []command) []command {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, q := range batch {
-		q.native = q.kind.sets() && !n.server.old && (!q.telling || n.server.plain)
-		q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.kind.script()])
+		q.native = q.kind.sets() && !n.server.old && (!q.telling || n.server.plain) && !q.ballots()
+		q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.script()])
 		cmds = append(cmds, q.command(q.native, q.text))
 	}
 	return cmds
