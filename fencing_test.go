@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -21,6 +22,18 @@ func (w *world) counters(name string) []uint64 {
 	}
 	return counters
 }
+
+// plantCounters gives a name's counter a number per node; 0: none.
+func (w *world) plantCounters(name string, numbers ...uint64) {
+	for i, n := range numbers {
+		if n > 0 {
+			require.NoError(w.t, w.Node(i+1).Set(fenceCounter(name), strconv.FormatUint(n, 10), 0))
+		}
+	}
+}
+
+// far is above everything that clocks propose.
+const far = 1 << 52
 
 func TestFencedLockIsOneRoundTripWhereCountersAgree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -56,9 +69,7 @@ func TestFencesRiseOverChangingMajorities(t *testing.T) {
 			opts := []Option{WithFencing()}
 			if start == "no clocks" { // all proposals are far below what is there
 				opts = append(opts, withClock(backdated(time.Hour)))
-				for i := range 3 {
-					require.NoError(t, w.Node(i+1).Set(fenceCounter("a"), strconv.Itoa(1<<52+i), 0))
-				}
+				w.plantCounters("a", far, far+1, far+2)
 			}
 			l := w.locker(opts...)
 			last := uint64(0)
@@ -77,6 +88,10 @@ func TestFencesRiseOverChangingMajorities(t *testing.T) {
 	}
 }
 
+func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(background, d)
+}
+
 // backdated is a clock whose wall is wrong by a constant.
 func backdated(by time.Duration) clock {
 	c := new(fakeClock)
@@ -84,4 +99,387 @@ func backdated(by time.Duration) clock {
 	return c
 }
 
-var _ = context.Background
+func TestCountersThatDifferAreRaisedInOneMoreRoundTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithFencing())
+		before := l.Stats()
+		w.plantCounters("a", far, far+5, far+5)
+		w.Inject("at 0s for 30ms, node 3: delay 15ms") // its vote comes after the raise began
+		start := time.Now()
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Equal(t, ms(20), time.Since(start))
+		assert.EqualValues(t, far+6, lease.Fence())
+		assert.Equal(t, before.Fenced+1, l.Stats().Fenced)
+		assert.Equal(t, before.Raised+1, l.Stats().Raised)
+		time.Sleep(ms(50))
+		assert.Equal(t, []uint64{far + 6, far + 6, far + 6}, w.counters("a"))
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestNodeThatVotesAfterTheAgreementCatchesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(90))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", far, far, 7)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.EqualValues(t, far+1, lease.Fence())
+		assert.Less(t, w.counters("a")[2], uint64(far))
+		time.Sleep(ms(300))
+		assert.Equal(t, []uint64{far + 1, far + 1, far + 1}, w.counters("a"))
+		assert.EqualValues(t, far+1, lease.Fence())
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestLateVoteFromANodeThatIsAheadChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(90))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", 0, 0, far)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		fence := lease.Fence()
+		require.Less(t, fence, uint64(far))
+		time.Sleep(ms(300))
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(ms(300))
+		assert.Equal(t, fence, lease.Fence())
+		assert.EqualValues(t, far+1, w.counters("a")[2], "an extension lowers no counter")
+		require.NoError(t, lease.Unlock(t.Context()))
+		next, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Greater(t, next.Fence(), fence)
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+func TestRaiseThatFailsCostsTheVoteAndLeavesNothing(t *testing.T) {
+	for what, why := range map[string]string{
+		`on EVAL #1-3, nodes 1,2: error "OOM command not allowed"`: "its fencing counter was not raised: OOM command not allowed",
+		`on EVAL #1-3, nodes 1,2: lose reply`:                      "its fencing counter was not raised: no answer within 500ms",
+		`on EVAL #1-3, nodes 1,2: lose request`:                    "its fencing counter was not raised: no answer within 500ms",
+		`on EVAL #1, nodes 1,2: kill during for 1s`:              "its fencing counter was not raised: ",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(10), ms(10), ms(10))
+			l := w.locker(WithFencing())
+			w.plantCounters("a", far, far+1, far+2)
+			fault := w.Inject(what) // the first use of the script that raises goes out as text
+			begin := time.Now()
+			_, err := l.TryLock(t.Context(), "a")
+			require.ErrorIs(t, err, ErrNoQuorum, what)
+			assert.NotErrorIs(t, err, ErrHeld)
+			assert.ErrorContains(t, err, why)
+			assert.LessOrEqual(t, time.Since(begin), 2*l.cfg.nodeTimeout, "a node timeout for each of the two round trips")
+			time.Sleep(20 * time.Second)
+			fault.Stop()
+			assert.Equal(t, []string{"", "", ""}, w.keys("a"))
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			assert.Greater(t, lease.Fence(), uint64(far+3))
+			require.NoError(t, lease.Unlock(t.Context()))
+		})
+	}
+}
+
+func TestNodeThatLostTheLockBeforeTheRaiseDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", far, far+1, 0)
+		w.Inject(`at 0s for 1s, node 3: hang`)
+		w.Inject(`at 10ms, node 1: evict "a"`) // it has voted by then
+		_, err := l.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, ErrNoQuorum)
+		assert.ErrorContains(t, err, errForsaken.Error())
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, []string{"", "", ""}, w.keys("a"))
+		assert.EqualValues(t, far+1, w.counters("a")[0], "a node whose lock is not ours is not raised")
+	})
+}
+
+func TestSecondRoundTripHasItsOwnNodeTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(80), ms(80), ms(80))
+		l := w.locker(WithFencing(), WithNodeTimeout(ms(100)))
+		w.plantCounters("a", far, far+1, far+2)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.EqualValues(t, far+3, lease.Fence())
+		require.NoError(t, lease.Unlock(t.Context()))
+
+		short := w.locker(WithFencing(), WithNodeTimeout(ms(100)), WithTTL(ms(160)))
+		w.plantCounters("b", far, far+1, far+2)
+		begin := time.Now()
+		_, err = short.TryLock(t.Context(), "b")
+		require.ErrorIs(t, err, ErrNoQuorum)
+		assert.Less(t, time.Since(begin), ms(160), "what leaves no validity is not waited for")
+	})
+}
+
+func TestLockWhoseContextEndsBetweenTheRoundTripsLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", far, far+1, far+2)
+		ctx, cancel := contextFor(ms(15))
+		defer cancel()
+		_, err := l.TryLock(ctx, "a")
+		require.ErrorIs(t, err, ctx.Err())
+		time.Sleep(ms(100))
+		assert.Equal(t, []string{"", "", ""}, w.keys("a"))
+	})
+}
+
+func TestExtensionsHealCounters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithFencing())
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(10))
+		fence, whole := lease.Fence(), 7*24*time.Hour
+		require.NoError(t, w.Node(1).Set(fenceCounter("a"), "7", whole))                           // it has fallen behind
+		w.Inject(fmt.Sprintf("at 0s, node 2: evict %q", fenceCounter("a")))                        // it is gone
+		require.NoError(t, w.Node(3).Set(fenceCounter("a"), fmt.Sprint(fence), whole/2-time.Hour)) // it would expire
+		time.Sleep(ms(10))
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(ms(10))
+		assert.Equal(t, []uint64{fence, fence, fence}, w.counters("a"))
+		for i := range 3 {
+			assert.Greater(t, w.ttl(i+1, fenceCounter("a")), whole-time.Minute)
+		}
+		for i := range 3 { // what is no counter is no reason to lose the lock
+			require.NoError(t, w.Node(i+1).Set(fenceCounter("a"), "many", 0))
+		}
+		require.NoError(t, lease.Extend(t.Context(), 2*time.Minute))
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestRepairedNodeReachesTheFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", far, far, far)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(10))
+		w.Inject("at 0s, node 2: restart empty")
+		time.Sleep(time.Second)
+		require.Equal(t, "", w.keys("a")[1])
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		time.Sleep(ms(100))
+		assert.Equal(t, lease.Token(), w.keys("a")[1])
+		assert.EqualValues(t, far+1, w.counters("a")[1], "with the repair, not one extension later")
+		assert.EqualValues(t, far+1, lease.Fence())
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestNestedLeaseHasTheOutermostFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.locker(WithReentrancy())
+		fenced, err := l.With(WithFencing())
+		require.NoError(t, err)
+
+		outer, err := fenced.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		for _, locker := range []*Locker{fenced, l} {
+			inner, err := locker.Lock(outer.Context(t.Context()), "a")
+			require.NoError(t, err)
+			assert.Equal(t, outer.Fence(), inner.Fence())
+		}
+		require.NoError(t, outer.Unlock(t.Context()))
+
+		plain, err := l.Lock(t.Context(), "b")
+		require.NoError(t, err)
+		assert.Zero(t, plain.Fence())
+		_, err = fenced.Lock(plain.Context(t.Context()), "b")
+		assert.ErrorIs(t, err, ErrInvalid, "there is no number to share")
+		require.NoError(t, plain.Unlock(t.Context()))
+		assert.Zero(t, (*Lease)(nil).Fence())
+	})
+}
+
+func TestAttachTakesANewFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", far, far+1, 0)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(ms(100))
+		require.NoError(t, lease.Detach(t.Context()))
+		begin := time.Now()
+		attached, err := w.locker(WithFencing()).Attach(t.Context(), "a", lease.Token())
+		require.NoError(t, err)
+		assert.Greater(t, attached.Fence(), lease.Fence())
+		assert.Less(t, time.Since(begin), 10*time.Second)
+		time.Sleep(ms(100))
+		assert.Equal(t, slices.Repeat([]uint64{attached.Fence()}, 3), w.counters("a"))
+		_, err = l.Attach(t.Context(), "a", lease.Token())
+		assert.ErrorIs(t, err, ErrLost)
+		require.NoError(t, attached.Unlock(t.Context()))
+	})
+}
+
+func TestClockThatIsAYearOffNeitherPoisonsNorResetsTheOrder(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		late := w.locker(WithFencing(), withClock(backdated(year)))
+		early := w.locker(WithFencing(), withClock(backdated(-year)))
+		sane := w.locker(WithFencing())
+		last := uint64(0)
+		for i, l := range []*Locker{late, sane, late, early, sane, early, late, sane, late} {
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			assert.Greater(t, lease.Fence(), last, "holder %d", i)
+			last = lease.Fence()
+			assert.InDelta(t, time.Now().UnixMicro(), last, 10*60*1e6+1e6, "ten minutes from the nodes' clocks at the most")
+			require.NoError(t, lease.Unlock(t.Context()))
+			time.Sleep(time.Second)
+		}
+		time.Sleep(11 * time.Minute)
+		lease, err := sane.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.InDelta(t, time.Now().UnixMicro(), lease.Fence(), 1e6, "and time goes on as if nothing had been")
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(ms(10))
+
+		// What the early one leaves lives until seven days after it has come true, so
+		// that a late clock has no lost counter to begin again from.
+		lease, err = early.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(7*24*time.Hour + 5*time.Minute)
+		next, err := late.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Greater(t, next.Fence(), lease.Fence())
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+func TestFencesRiseAfterAllCountersAreLostWhereClocksAreRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		a, b := w.locker(WithFencing()), w.locker(WithFencing(), withClock(backdated(time.Second)))
+		last := uint64(0)
+		for i := range 20 {
+			l := []*Locker{a, b}[i%2]
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err)
+			assert.Greater(t, lease.Fence(), last)
+			last = lease.Fence()
+			require.NoError(t, lease.Unlock(t.Context()))
+			w.Inject("at 0s, all: flushall")
+			time.Sleep(2 * time.Second) // longer than the clocks differ
+		}
+	})
+}
+
+func TestCounterThatCannotRiseIsAnErrorOfTheNode(t *testing.T) {
+	for _, value := range []string{"many", "-1", "1.5", "1e300", "9007199254740991", "nan", "0x", " "} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, ms(1), ms(1), ms(1))
+			l := w.locker(WithFencing())
+			for i := range 2 {
+				require.NoError(t, w.Node(i+1).Set(fenceCounter("a"), value, 0))
+			}
+			_, err := l.TryLock(t.Context(), "a")
+			require.ErrorIs(t, err, ErrNoQuorum, value)
+			assert.ErrorContains(t, err, "the fencing counter is not a number that can rise")
+			time.Sleep(ms(100))
+			assert.Equal(t, []string{"", "", ""}, w.keys("a"))
+			assert.Equal(t, value, w.key(1, fenceCounter("a")).Value)
+			assert.Contains(t, w.log(1)[len(w.log(1))-1], "a", "nothing was written: %v", w.log(1))
+		})
+	}
+}
+
+func TestAcquireWhoseReplyIsLostGetsOneNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(10), ms(10), ms(10))
+		l := w.locker(WithFencing())
+		before := l.Stats().Raised
+		w.Inject(`on EVALSHA key "a" #1, all: cut after`)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.Equal(t, before, l.Stats().Raised, "sent again it is the same acquire")
+		assert.Equal(t, slices.Repeat([]uint64{lease.Fence()}, 3), w.counters("a"))
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
+
+func TestFencedWaiterIsToldOfARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l, m := w.locker(WithFencing()), w.locker(WithFencing())
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		got := make(chan *Lease)
+		go func() {
+			next, err := m.Lock(t.Context(), "a")
+			assert.NoError(t, err)
+			got <- next
+		}()
+		time.Sleep(3300 * time.Millisecond)
+		begin := time.Now()
+		require.NoError(t, lease.Unlock(t.Context()))
+		next := <-got
+		assert.Less(t, time.Since(begin), ms(20))
+		assert.Greater(t, next.Fence(), lease.Fence())
+		require.NoError(t, next.Unlock(t.Context()))
+	})
+}
+
+func TestFencingNeedsScriptsAndNeverGoesWithout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(1), ms(1))
+		l := w.cold(WithFencing())
+		w.Inject(`
+			on EVAL, all: error "NOPERM no permissions to run the 'EVAL' command"
+			on EVALSHA, all: error "NOPERM no permissions to run the 'EVALSHA' command"`)
+		begin := time.Now()
+		_, err := l.Lock(t.Context(), "a")
+		require.ErrorIs(t, err, ErrNoQuorum)
+		assert.ErrorContains(t, err, "NOPERM")
+		assert.Less(t, time.Since(begin), time.Second, "no wait can cure it")
+		assert.Zero(t, w.executed(1, "SET a"))
+		time.Sleep(20 * time.Second)
+	})
+}
+
+func TestFencedNameInAClusterNeedsAnUnambiguousSlot(t *testing.T) {
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer cluster.Close()
+	l, err := New([]redis.UniversalClient{cluster}, WithFencing())
+	require.NoError(t, err)
+	defer l.Close()
+	for _, name := range []string{"a}b", "{}a", "a{}{b}"} {
+		_, err := l.TryLock(t.Context(), name)
+		assert.ErrorIs(t, err, ErrInvalid, name)
+		_, err = l.Attach(t.Context(), name, "token")
+		assert.ErrorIs(t, err, ErrInvalid, name)
+	}
+	for name, counter := range map[string]string{
+		"a":      "redlock:fence:{a}:a",
+		"a{b}c":  "redlock:fence:{b}:a{b}c",
+		"a{b":    "redlock:fence:{a{b}:a{b",
+		"{a}{b}": "redlock:fence:{a}:{a}{b}",
+	} {
+		assert.Equal(t, counter, fenceCounter(name))
+		assert.NoError(t, l.slotted(name))
+		slot := hashTag(name)
+		if slot == "" {
+			slot = name
+		}
+		assert.Equal(t, slot, hashTag(counter), name)
+	}
+}
