@@ -160,8 +160,8 @@ func TestLateVoteFromANodeThatIsAheadChangesNothing(t *testing.T) {
 func TestRaiseThatFailsCostsTheVoteAndLeavesNothing(t *testing.T) {
 	for what, why := range map[string]string{
 		`on EVAL #1-3, nodes 1,2: error "OOM command not allowed"`: "its fencing counter was not raised: OOM command not allowed",
-		`on EVAL #1-3, nodes 1,2: lose reply`:                      "its fencing counter was not raised: no answer within 500ms",
-		`on EVAL #1-3, nodes 1,2: lose request`:                    "its fencing counter was not raised: no answer within 500ms",
+		`on EVAL #1-3, nodes 1,2: lose reply`:                      "its fencing counter was not raised: no answer within 5",
+		`on EVAL #1-3, nodes 1,2: lose request`:                    "its fencing counter was not raised: no answer within 5",
 		`on EVAL #1, nodes 1,2: kill during for 1s`:              "its fencing counter was not raised: ",
 	} {
 		synctest.Test(t, func(t *testing.T) {
