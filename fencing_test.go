@@ -162,7 +162,7 @@ func TestRaiseThatFailsCostsTheVoteAndLeavesNothing(t *testing.T) {
 		`on EVAL #1-3, nodes 1,2: error "OOM command not allowed"`: "its fencing counter was not raised: OOM command not allowed",
 		`on EVAL #1-3, nodes 1,2: lose reply`:                      "its fencing counter was not raised: no answer within 5",
 		`on EVAL #1-3, nodes 1,2: lose request`:                    "its fencing counter was not raised: no answer within 5",
-		`on EVAL #1, nodes 1,2: kill during for 1s`:              "its fencing counter was not raised: ",
+		`on EVAL #1, nodes 1,2: kill during for 1s`:                "its fencing counter was not raised: ",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, ms(10), ms(10), ms(10))
