@@ -49,8 +49,9 @@
 //   - the holder stops when its context ends, and before anybody calls Close.
 //
 // No lock with a time limit can stop a holder that is paused and then goes on.
-// Where the work cannot tolerate that, the resource has to refuse the late one,
-// or a consensus store should guard it.
+// Where the work cannot tolerate that, the resource has to refuse the late one by
+// its fencing token, see WithFencing and package fence, or a consensus store should
+// guard it.
 //
 // # Looking inside
 //
