@@ -104,11 +104,14 @@ func (r *root) propose(start instant) uint64 {
 	return max(uint64(max(start.wall/1000, 0)), r.seen.Load()+1)
 }
 
-// saw takes note of a number that a node has reported.
-func (r *root) saw(n uint64) {
+// saw takes note of a number that a node has reported to a proposal. Where it is less
+// the node found the proposal too far ahead, and what that rested on, another name's
+// counter as a rule, says nothing about time: proposals that are never taken as they
+// are would cost every lock of this process a second round trip.
+func (r *root) saw(n, proposal uint64) {
 	for {
 		known := r.seen.Load()
-		if n <= known || r.seen.CompareAndSwap(known, n) {
+		if n <= known && n >= proposal || r.seen.CompareAndSwap(known, n) {
 			return
 		}
 	}
@@ -171,7 +174,7 @@ func (r *round) reckon(i int, v Vote) (behind []int, token uint64) {
 	if r.fence == nil || v.Outcome != Granted {
 		return nil, 0
 	}
-	r.lease.locker.root.saw(v.fence)
+	r.lease.locker.root.saw(v.fence, r.proposal)
 	if behind = r.fence.report(i, v.fence); len(behind) > 0 && !r.twice && !r.fence.agreed {
 		// Raising is a second exchange with each, so it has a node timeout too.
 		r.twice = true

@@ -384,6 +384,49 @@ func TestFencesRiseAfterAllCountersAreLostWhereClocksAreRight(t *testing.T) {
 	})
 }
 
+// One name's counter that is far ahead costs the locks of other names nothing.
+func TestProposalThatNodesFindTooFarAheadIsNotMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(2), ms(3))
+		l := w.locker(WithFencing())
+		w.plantCounters("a", far, far, far)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.EqualValues(t, far+1, lease.Fence())
+		require.NoError(t, lease.Unlock(t.Context()))
+		before, last := l.Stats().Raised, uint64(0)
+		for range 20 {
+			time.Sleep(time.Second)
+			lease, err := l.TryLock(t.Context(), "b")
+			require.NoError(t, err)
+			assert.Greater(t, lease.Fence(), last)
+			last = lease.Fence()
+			require.NoError(t, lease.Unlock(t.Context()))
+		}
+		assert.LessOrEqual(t, l.Stats().Raised, before+1)
+	})
+}
+
+func TestFencedVotesWaitForReplicasToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplicated(t, ms(1), ms(1), ms(1))
+		l := r.locker(WithFencing(), WithReplicaAck(1, ms(100)))
+		r.plantCounters("a", far, far+1, far+2)
+		lease, err := l.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.EqualValues(t, far+3, lease.Fence())
+		require.NoError(t, lease.Extend(t.Context(), time.Minute))
+		require.NoError(t, lease.Unlock(t.Context()))
+		time.Sleep(ms(100))
+		r.replicas[0].Store(0)
+		r.replicas[1].Store(0)
+		_, err = l.TryLock(t.Context(), "a")
+		assert.ErrorIs(t, err, ErrNoQuorum)
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"", "", ""}, r.keys("a"))
+	})
+}
+
 func TestCounterThatCannotRiseIsAnErrorOfTheNode(t *testing.T) {
 	for _, value := range []string{"many", "-1", "1.5", "1e300", "9007199254740991", "nan", "0x", " "} {
 		synctest.Test(t, func(t *testing.T) {

@@ -76,8 +76,8 @@ func (l *Lease) detach() error {
 
 // Attach takes over a lock that another handle, in this process or another, has
 // given up with Detach: name and token are what that handle's Name and Token
-// said. The lease is a new one, like one from Lock, with a fresh token and the
-// ttl and owner label of this Locker.
+// said. The lease is a new one, like one from Lock, with a fresh token, a higher
+// fencing token if this Locker has WithFencing, and its ttl and owner label.
 //
 // Attach is one round, like TryLock: on each node the fresh token takes the
 // place of exactly the old one. So of several who attach one token at most one

@@ -190,7 +190,8 @@ func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.observed(ctx, Op{"lock", name}, l.cfg.maxAttempts, l.cfg.wait)
 }
 
-// TryLock is Lock with a single round: it takes one node timeout at the most.
+// TryLock is Lock with a single round: it takes one node timeout at the most, with
+// WithFencing two.
 // It fails with ErrHeld if others have the lock.
 func (l *Locker) TryLock(ctx context.Context, name string) (*Lease, error) {
 	return l.observed(ctx, Op{"trylock", name}, 1, -1)

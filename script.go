@@ -150,7 +150,7 @@ type findings struct {
 func (q *request) read(cmd command) (r reply, found findings, err error) {
 	val, err := cmd.Result()
 	k, token := q.kind, q.claim.lease.token
-	if err == nil && q.ballots() {
+	if q.ballots() && (err == nil || errors.Is(err, redis.Nil)) {
 		return readBallot(val)
 	}
 	switch {
