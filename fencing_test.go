@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,6 +179,8 @@ func TestRaiseThatFailsCostsTheVoteAndLeavesNothing(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			fault.Stop()
 			assert.Equal(t, []string{"", "", ""}, w.keys("a"))
+			told := slices.ContainsFunc(w.log(3), func(c string) bool { return strings.Contains(c, " redlock:released:a ") })
+			assert.True(t, told, "a quorum had it, so others may have been kept out: %s", what)
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err)
 			assert.Greater(t, lease.Fence(), uint64(far+3))
@@ -218,6 +221,7 @@ func TestSecondRoundTripHasItsOwnNodeTimeout(t *testing.T) {
 		_, err = short.TryLock(t.Context(), "b")
 		require.ErrorIs(t, err, ErrNoQuorum)
 		assert.Less(t, time.Since(begin), ms(160), "what leaves no validity is not waited for")
+		assert.ErrorContains(t, err, "its fencing counter was not raised: no answer within")
 	})
 }
 
