@@ -22,10 +22,13 @@ const MaxToken uint64 = 1<<53 - 1
 type StaleError struct {
 	Resource string // as the guard was called with it
 	Token    uint64 // that was refused
-	Highest  uint64 // that the resource has seen
+	Highest  uint64 // that the resource has seen; 0: it did not say
 }
 
 func (e *StaleError) Error() string {
+	if e.Highest == 0 {
+		return fmt.Sprintf("fence: %s: %v: it is %d, and a higher one was here", quote(e.Resource), ErrStale, e.Token)
+	}
 	return fmt.Sprintf("fence: %s: %v: it is %d, and %d was here", quote(e.Resource), ErrStale, e.Token, e.Highest)
 }
 
