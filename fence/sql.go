@@ -94,9 +94,9 @@ func Update(ctx context.Context, db DB, resource string, token uint64, write, lo
 //	)
 //
 // and is to be in the same database as the data. (In MySQL give it a binary collation:
-// by default resources that differ only in case share a row.) A resource's row comes into being
-// when it is first entered, and stays. Delete it only when no holder from before can
-// be left.
+// by default resources that differ only in case share a row.) A resource's row comes
+// into being when it is first entered, and stays. Delete it only when no holder from
+// before can be left.
 type Table struct {
 	Name   string // of the table; it goes into the statements as it is
 	Dollar bool   // placeholders are $1 and $2, as PostgreSQL's; else ?
@@ -107,23 +107,27 @@ type Table struct {
 // transaction: what was read before may be older than the lock on the row (of MySQL's
 // snapshots that is true of everything read later, too).
 //
-//		tx, err := db.BeginTx(ctx, nil)
-//		…
-//		defer tx.Rollback()
-//		if err := fences.Enter(ctx, tx, "account 7", token); err != nil {
-//			return err
-//		}
-//		… // read, compute, write
-//		return tx.Commit()
+//	tx, err := db.BeginTx(ctx, nil)
+//	if err != nil {
+//		return err
+//	}
+//	defer tx.Rollback()
+//	if err := fences.Enter(ctx, tx, "account 7", token); err != nil {
+//		return err
+//	}
+//	// read, compute, write
+//	return tx.Commit()
 //
-//	  - nil: the transaction has the resource until it ends.
-//	  - ErrStale (a *StaleError): a later holder was here. Roll back.
-//	  - ErrInvalid: the token is 0 or above MaxToken, the resource is "", or the Table's
-//	    Name. Nothing was sent.
-//	  - any other: the database's or ctx's error. Roll back; the whole transaction can be
-//	    tried again. That can be necessary when two are the first to enter a resource, or
-//	    with isolation levels at which databases end transactions that get into each
-//	    other's way.
+// The error is one of these:
+//
+//   - nil: the transaction has the resource until it ends.
+//   - ErrStale (a *StaleError): a later holder was here. Roll back.
+//   - ErrInvalid: the token is 0 or above MaxToken, the resource is "", or the Table's
+//     Name. Nothing was sent.
+//   - any other: the database's or ctx's error. Roll back; the whole transaction can be
+//     tried again. That can be necessary when two are the first to enter a resource, or
+//     with isolation levels at which databases end transactions that get into each
+//     other's way.
 //
 // A Commit without an answer may have been done. To repeat the transaction is safe if
 // it then finds out that it was done: by what it reads after Enter.
