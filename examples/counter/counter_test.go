@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const seeds = 6
+const seeds = 4
 
 // through plays a storm in virtual time.
 func through(t *testing.T, s storm) *tally {
