@@ -3,9 +3,10 @@
 //
 // A holder can be paused, by its machine or by the network, between its last look
 // at the lease and the write that it had decided on. No lock with a time limit
-// prevents that; only what is written to can. A fenced lock therefore comes with a
-// number, the fencing token, that is higher for each later holder, and the resource
-// refuses a number lower than the highest that it has seen:
+// prevents that; only what is written to can. A fenced lock (redlock.WithFencing, or
+// any other whose numbers rise) therefore comes with a fencing token, Lease.Fence,
+// that is higher for each later holder, and the resource refuses one that is lower than
+// the highest that it has seen:
 //
 //	holder 1   locks, gets 33        paused ░░░░░░░░░░░░░░░░░░░░  writes with 33 ✗ ErrStale
 //	holder 2                          locks, gets 34 ── writes with 34 ✓

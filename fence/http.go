@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/textproto"
 	"strconv"
 )
 
@@ -31,7 +30,7 @@ var errNoHeader = fmt.Errorf("fence: %w: the request has no %s header", ErrInval
 // own. It wants one header of decimal digits and nothing else, 1 to MaxToken, without
 // leading zeros; everything else is ErrInvalid.
 func Token(h http.Header) (uint64, error) {
-	values := h[textproto.CanonicalMIMEHeaderKey(Header)]
+	values := h.Values(Header)
 	switch len(values) {
 	case 0:
 		return 0, errNoHeader

@@ -20,7 +20,7 @@ import (
 // the resource. It must not be lost while an older holder may still be about: an
 // eviction, a FLUSHALL or a failover to a replica that lacks it lets such a holder
 // in until a later one has been there. Use noeviction or, with Keep 0, a volatile
-// policy. Of a failover the guard knows no more than the data do.
+// policy. The client needs the rights to EVAL, EVALSHA, GET and SET on that key too.
 //
 // go-redis never repeats on its own what a Redis sends. An error is one of these:
 //
