@@ -39,8 +39,8 @@
 //
 // # Equal tokens
 //
-// Within one tenure of the lock the guards order nothing: if a holder sends two
-// writes and gets no answer to the first, that one can still arrive after the
-// second. Wait for the answer or, where it stays away, repeat the same write until
-// there is one.
+// Within one tenure of the lock the guards order nothing: a write that got no answer
+// can still arrive, even after later writes of the same holder. To repeat it is
+// harmless. Before the holder writes something else it takes the lock anew, and shows
+// the new token: that shuts the late one out.
 package fence

@@ -29,8 +29,8 @@ import (
 //   - a redis.Error, such as "WRONGTYPE …": the server's refusal. What a script did
 //     before it stays; the token may count as seen.
 //   - any other, of the network or of ctx: there was no answer. It may have been
-//     done, and may yet be. Get and Set can be repeated until there is an answer;
-//     IncrBy would count twice.
+//     done, and may yet be. Get and Set can be repeated until there is an answer, see
+//     "Equal tokens" above; IncrBy would count twice.
 type Redis struct {
 	// Client is where the data are. A *redis.Ring is refused: while a server is down
 	// it goes to another, which has not seen the tokens.
