@@ -72,11 +72,12 @@ func (q *request) command(native, text bool) command {
 	}
 	switch q.script() {
 	case ballot:
-		args := []any{verb, script, 2, name, fenceCounter(name), token, millis(q.ttl), 0, "", q.claim.lease.fence, "reach"}
-		if q.kind.acquires() {
-			copy(args[8:], []any{q.round.old, q.round.proposal, "propose"})
+		if q.kind.acquires() { // the lease has no token yet, or is just about to get one
+			return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, millis(q.ttl),
+				0, q.round.old, q.round.proposal, "propose")}
 		}
-		return command{redis.NewCmd(background, args...)}
+		return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, millis(q.ttl),
+			0, "", q.claim.lease.fence, "reach")}
 	case raise:
 		return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, q.number)}
 	case heal:
