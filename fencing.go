@@ -59,9 +59,9 @@ func (a *agreement) report(i int, n uint64) (behind []int) {
 	for _, r := range a.reached {
 		if r > 0 {
 			taking++
-		}
-		if r == a.token {
-			exact++
+			if r == a.token {
+				exact++
+			}
 		}
 	}
 	a.agreed = exact >= a.quorum

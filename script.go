@@ -252,7 +252,10 @@ func readBallot(val any) (r reply, found findings, err error) {
 // readFence reads a fencing counter.
 func readFence(text string) (n uint64, ok bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
-	return n, err == nil && n > 0 && n <= maxFence
+	if err != nil || n > maxFence {
+		return 0, false
+	}
+	return n, n > 0
 }
 
 // keyLives is what a PTTL says, at least 1 ms: a key that was just seen lives.
