@@ -205,6 +205,35 @@ func TestNodeThatLostTheLockBeforeTheRaiseDoesNotCount(t *testing.T) {
 	})
 }
 
+// Until is what those nodes promise that still have the lock.
+func TestNodeThatLostTheLockBeforeTheRaisePromisesNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rtts  []time.Duration
+		evict string
+	}{
+		// Nodes 4 and 5 make the quorum in place of nodes 1 and 3, which are behind.
+		"before the agreement": {[]time.Duration{ms(10), ms(10), ms(10), ms(30), ms(30)}, "12ms"},
+		// Nodes 2, 4 and 5 agree before node 1 is heard.
+		"after it": {[]time.Duration{ms(50), ms(10), ms(10), ms(10), ms(10)}, "30ms"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, tc.rtts...)
+			l := w.locker(WithFencing())
+			w.plantCounters("a", far, far+5, far, far+5, far+5)
+			w.Inject(`at ` + tc.evict + `, node 1: evict "a"`)
+			lease, err := l.TryLock(t.Context(), "a")
+			require.NoError(t, err, name)
+			assert.EqualValues(t, far+6, lease.Fence())
+			time.Sleep(ms(200))
+			lease.mu.Lock()
+			assert.Nil(t, lease.vouches[0], name)
+			assert.NotNil(t, lease.vouches[1], name)
+			lease.mu.Unlock()
+			require.NoError(t, lease.Unlock(t.Context()))
+		})
+	}
+}
+
 func TestSecondRoundTripHasItsOwnNodeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(80), ms(80), ms(80))
