@@ -30,7 +30,7 @@ import (
 //     before it stays; the token may count as seen.
 //   - any other, of the network or of ctx: there was no answer. It may have been
 //     done, and may yet be. Get and Set can be repeated until there is an answer, see
-//     "Equal tokens" above; IncrBy would count twice.
+//     "Equal tokens" at the top of the package; IncrBy would count twice.
 type Redis struct {
 	// Client is where the data are. A *redis.Ring is refused: while a server is down
 	// it goes to another, which has not seen the tokens.
