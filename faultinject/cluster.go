@@ -68,7 +68,8 @@ func Seed(seed uint64) Option { return func(s *settings) { s.seed = seed } }
 // Setup is called with every embedded server before it gets its data and its
 // connections, also at restarts, and may add commands or passwords to it. Such a
 // command has to answer, or to close its connection: the node does nothing else
-// until then.
+// until then. A pre-hook that it sets takes the place of ours, which answers INFO
+// server.
 func Setup(setup func(*miniredis.Miniredis)) Option { return func(s *settings) { s.setup = setup } }
 
 // Watch is called with every command that a node is given to execute, before it

@@ -16,6 +16,7 @@ import (
 type embedded struct {
 	*miniredis.Miniredis
 	conns     *miniserver.Server
+	age       age
 	databases atomic.Int64 // how many of them were chosen, from 0
 	closing   func(func())
 }
@@ -39,6 +40,11 @@ func (g embeddedEngine) start(from state, shown time.Time, after time.Duration) 
 	c.Close()
 	e.conns = e.Server()
 	e.SetTime(shown) // the zero time is the world's
+	e.age.show(shown)
+	e.age.begin()
+	if err := e.age.register(e.conns); err != nil {
+		return nil, false, err
+	}
 	e.ClockTTL(true)
 	if g.setup != nil {
 		g.setup(e.Miniredis)
@@ -94,6 +100,7 @@ func (e *embedded) sees(c command) {
 // each key, which in Redis expires at a time of day.
 func (e *embedded) setTime(t time.Time, step time.Duration) error {
 	e.SetTime(t)
+	e.age.show(t)
 	e.DB(0) // lets it look at its clock now: it would forget what has passed until a step back
 	if step < 0 {
 		for i := range int(e.databases.Load()) {
