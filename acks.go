@@ -300,7 +300,7 @@ func (n *node) nextAcking(on rest, batch []*request) []*request {
 func (n *node) connectAcking(on *rest) bool {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(n.ctx, n.patient)
-	l, err := n.dialer.open(ctx)
+	l, who, err := n.dialer.open(ctx)
 	if err != nil && ctx.Err() == context.DeadlineExceeded {
 		err = opaque{fmt.Sprintf("not connected within %v", n.patient)}
 	}
@@ -311,6 +311,7 @@ func (n *node) connectAcking(on *rest) bool {
 	a := &n.acking
 	a.connecting--
 	if err == nil {
+		n.recognise(who)
 		on.link, on.used = l, time.Now()
 		n.stats.Connects++
 		n.heard(true)
@@ -378,7 +379,7 @@ func (n *node) inspectAcking() {
 // proveAcking makes sure that a connection carries answers, or that another does,
 // and sees to what has come meanwhile.
 func (n *node) proveAcking(on rest) {
-	if n.dialer.ping(on.link) != nil {
+	if n.dialer.ping(on.link) != nil || n.unproven() {
 		on.link.Close()
 		on = rest{}
 		n.mu.Lock()

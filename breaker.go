@@ -159,7 +159,8 @@ func (e errNotAsked) Error() string {
 func (e *QuorumError) tookAtLeast() time.Duration {
 	unasked := 0
 	for _, v := range e.Round.Votes {
-		if _, ok := v.Err.(errNotAsked); ok {
+		switch v.Err.(type) {
+		case errNotAsked, errYoung:
 			unasked++
 		}
 	}

@@ -33,6 +33,7 @@ type dialer struct {
 	links   int           // most links at a time
 	spare   int           // connections of the pool that are not left to other users
 	timeout time.Duration // for one exchange on a link
+	guarded bool          // a link begins with INFO server, for the restart guard
 	sticky  bool          // links are single connections, which keep to the timeout by themselves
 }
 
@@ -80,23 +81,36 @@ func spareOf(c *redis.Client) int {
 // open connects. It returns once a PING was answered, with whatever reply: a
 // user may lack the permission to PING and still lock, and a server that is
 // loading says so to the votes themselves.
-func (d dialer) open(ctx context.Context) (link, error) {
+//
+// With the restart guard it is INFO server instead, which proves as much and tells
+// which server answers.
+func (d dialer) open(ctx context.Context) (link, identity, error) {
 	for tries := 1; ; tries++ {
 		begin := time.Now()
 		var l link = borrowed{d.client}
 		if c, ok := d.client.(*redis.Client); ok && d.sticky {
 			l = c.Conn()
 		}
-		err := l.Process(ctx, command{redis.NewCmd(ctx, "ping")})
+		first := redis.NewCmd(ctx, "ping")
+		if d.guarded {
+			first = redis.NewCmd(ctx, "info", "server")
+		}
+		err := l.Process(ctx, command{first})
 		r, err := readError(err)
 		if err == nil || r != broken && r != timeout {
-			return l, nil
+			var who identity
+			if d.guarded {
+				who, err = identify(first)
+			}
+			if !d.guarded || err == nil {
+				return l, who, nil
+			}
 		}
 		l.Close()
 		// If it was an answer that did not come, the pool may have lent a
 		// connection that died while it was idle; behind it are others.
 		if r != timeout || !d.sticky || ctx.Err() != nil || tries >= maxLinks || time.Since(begin) < d.timeout {
-			return nil, err
+			return nil, identity{}, err
 		}
 	}
 }
@@ -144,20 +158,21 @@ func address(client redis.UniversalClient, index int) string {
 
 type opened struct {
 	link link
+	who  identity
 	err  error
 }
 
 // open waits for a connection, but not longer than the node's patience. The dial
 // goes on; the next call begins another, or waits for the same one when too many
 // are under way, since go-redis keeps a place in the pool for each.
-func (w *worker) open() (link, error) {
+func (w *worker) open() (link, identity, error) {
 	n := w.n
 	if w.opening == nil {
 		c := make(chan opened, 1)
 		w.opening = c
 		go func() {
-			l, err := n.dialer.open(n.ctx)
-			c <- opened{l, err}
+			l, who, err := n.dialer.open(n.ctx)
+			c <- opened{l, who, err}
 		}()
 	}
 	timer := time.NewTimer(n.patient)
@@ -165,12 +180,12 @@ func (w *worker) open() (link, error) {
 	select {
 	case o := <-w.opening:
 		w.opening = nil
-		return o.link, o.err
+		return o.link, o.who, o.err
 	case <-timer.C:
 		if n.leave(w.opening) {
 			w.opening = nil
 		}
-		return nil, opaque{fmt.Sprintf("not connected within %v", n.patient)}
+		return nil, identity{}, opaque{fmt.Sprintf("not connected within %v", n.patient)}
 	}
 }
 

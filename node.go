@@ -64,6 +64,7 @@ type node struct {
 	gate        gate
 	acking      acking // what waits for replicas, apart from the queue
 	server      knowledge
+	quarantine  quarantine
 	refused     error // the last failure to connect
 	refusedAt   time.Time
 	objection   error // the error reply to the last acquire; nil: it had another
@@ -93,7 +94,7 @@ type nodeStats struct {
 	Timeouts, Broken          uint64 // exchanges without an answer
 	Connects, ConnectFailures uint64
 	GivenUp                   uint64 // requests dropped before they were written
-	NotAsked                  uint64 // votes that the gate kept back; they have failed too
+	NotAsked                  uint64 // votes that the gate or the restart guard kept back; they have failed too
 	Resent                    uint64 // requests written again after a broken connection
 	Owed, Forgiven            uint64 // releases that had to be repeated; those left to the ttl in the end
 }
@@ -327,6 +328,11 @@ func (n *node) take(from *queue, batch []*request, now time.Time, out *answers) 
 			if c.ending || c.lease.over.Load() || !now.Before(q.by) {
 				n.stats.GivenUp++
 				n.finish(q, Vote{Outcome: Failed, Err: errNotSent}, out)
+				continue
+			}
+			if why, permanent := n.abstention(q, now); why != nil {
+				n.stats.NotAsked++
+				n.finish(q, Vote{Outcome: Failed, Err: why, permanent: permanent, silent: c.there}, out)
 				continue
 			}
 			if q.writes == 0 && !q.kind.ofNoLease() {

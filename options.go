@@ -46,6 +46,7 @@ type config struct {
 	maxHold     time.Duration // 0: no limit
 	reentrant   bool
 	fencing     bool
+	guard       time.Duration // 0: nodes are trusted to remember, see WithRestartGuard
 	hooks       []Hooks
 	acks        *ackRule // nil: replicas are not asked
 	clock       clock
@@ -272,6 +273,7 @@ func (c config) faults(ttl time.Duration) (faults []error) {
 		faults = append(faults, fmt.Errorf("drift is %v; want at least %v, which is ttl/100 + %v for a ttl of %v",
 			c.leastDrift, least, driftFloor, ttl))
 	}
+	faults = append(faults, c.checkGuard(ttl)...)
 	margin := drift(ttl, c.leastDrift)
 	if ttl-margin < minValidity {
 		faults = append(faults, fmt.Errorf("ttl is %v and its drift margin %v; want at least %v to remain",

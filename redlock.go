@@ -63,7 +63,7 @@ type root struct {
 func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	cfg, faults := defaults().apply(opts, false)
 	if faults = append(checkClients(clients), faults...); len(faults) == 0 {
-		faults = cfg.acks.checkClients(clients)
+		faults = append(cfg.acks.checkClients(clients), cfg.checkGuarded(clients)...)
 	}
 	if len(faults) > 0 {
 		return nil, joinInvalid(faults)
@@ -81,6 +81,7 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 		r.lines.feeds = append(r.lines.feeds, newFeed(r, i))
 	}
 	r.allow(cfg.acks)
+	r.guard(cfg.guard)
 	r.locker = &Locker{root: r, cfg: cfg, closed: r.closing, ended: make(chan struct{})}
 	return r.locker, nil
 }
@@ -135,7 +136,7 @@ func newNode(client redis.UniversalClient, index int, timeout time.Duration, gro
 
 // With returns a sibling: a Locker with other settings on the same nodes, which
 // shares connections and everything else with l. Options that concern the nodes
-// themselves (WithNodeTimeout) are an error. Closing a sibling ends its own
+// themselves (WithNodeTimeout, WithRestartGuard) are an error. Closing a sibling ends its own
 // leases and waits only.
 func (l *Locker) With(opts ...Option) (*Locker, error) {
 	cfg, faults := l.cfg.apply(opts, true)

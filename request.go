@@ -78,7 +78,9 @@ func (q *request) fenced() bool {
 
 // ballots tells whether the request asks for a vote that needs more than the name's
 // own key, so that no native command can do it.
-func (q *request) ballots() bool { return (q.kind.sets() || q.kind == attach) && q.fenced() }
+func (q *request) ballots() bool {
+	return (q.kind.sets() || q.kind == attach) && q.fenced() || q.guarded()
+}
 
 // ofNoLease tells the kinds that ask about a name instead of for a token. They
 // need no order among other requests.
@@ -170,14 +172,6 @@ func (e errNoAnswer) Error() string {
 		s += ", " + e.why
 	}
 	return s
-}
-
-// errYoung is the vote of a node that may have forgotten others: it came up so
-// short a while ago.
-type errYoung struct{ left time.Duration }
-
-func (e errYoung) Error() string {
-	return fmt.Sprintf("it restarted lately and abstains for another %v", max(e.left, 0).Round(time.Millisecond))
 }
 
 var (

@@ -72,12 +72,17 @@ func (q *request) command(native, text bool) command {
 	}
 	switch q.script() {
 	case ballot:
-		if q.kind.acquires() { // the lease has no token yet, or is just about to get one
-			return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, millis(q.ttl),
-				0, q.round.old, q.round.proposal, "propose")}
+		args := []any{verb, script, 1, name}
+		if q.fenced() {
+			args = []any{verb, script, 2, name, fenceCounter(name)}
 		}
-		return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, millis(q.ttl),
-			0, "", q.claim.lease.fence, "reach")}
+		args = append(args, token, millis(q.ttl), q.claim.lease.locker.cfg.leastAge())
+		if q.kind.acquires() { // the lease has no token yet, or is just about to get one
+			args = append(args, q.round.old, q.round.proposal, "propose")
+		} else {
+			args = append(args, "", q.claim.lease.fence, "reach")
+		}
+		return command{redis.NewCmd(background, args...)}
 	case raise:
 		return command{redis.NewCmd(background, verb, script, 2, name, fenceCounter(name), token, q.number)}
 	case heal:
@@ -294,6 +299,7 @@ func incurable(err error) bool {
 	for _, prefix := range [...]string{
 		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
 		"The user executing the script can't", "ACL failure in script", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
+		"the restart guard needs",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true

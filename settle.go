@@ -31,6 +31,7 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 			q.found = cmds[i].Val()
 		}
 		n.learn(q, r, err)
+		n.heardAge(q, r, err)
 		if n.again(q, r, err) {
 			continue
 		}

@@ -65,6 +65,8 @@ type NodeStats struct {
 	LastError string        `json:"last_error,omitempty"` // of the last try to connect; "" once one succeeded
 	Objection string        `json:"objection,omitempty"`  // the error reply to the last vote; "" once one was granted or refused
 
+	Abstains time.Duration `json:"abstains_ns"` // with WithRestartGuard: for how much longer it does not vote, because it restarted; 0: it does
+
 	Connections int       `json:"connections"` // open now, the idle ones too
 	Queued      int       `json:"queued"`      // requests that wait to be written now
 	Latency     Latencies `json:"latency"`     // from writing a batch to its last answer
@@ -74,7 +76,7 @@ type NodeStats struct {
 	Granted   uint64 `json:"granted"`   // votes; to unlock: keys deleted
 	Refused   uint64 `json:"refused"`   // votes; to unlock: not there, or another's
 	Failed    uint64 `json:"failed"`    // votes, those below included
-	NotAsked  uint64 `json:"not_asked"` // votes that the breaker kept back
+	NotAsked  uint64 `json:"not_asked"` // votes that the breaker or the restart guard kept back
 	GivenUp   uint64 `json:"given_up"`  // requests that nobody wanted any more before they were written
 	Timeouts  uint64 `json:"timeouts"`  // requests without an answer in time
 	Broken    uint64 `json:"broken"`    // requests whose connection ended before their answer
@@ -123,7 +125,7 @@ func (n *node) report() NodeStats {
 	c, latency := n.stats, n.latency
 	s := NodeStats{
 		Node: n.name, State: n.condition(), Breaker: n.gate.state(), Silent: n.gate.silent(),
-		Queued: n.queue.len, Owed: len(n.debts.of), Opened: n.gate.shuts,
+		Abstains: n.abstains(), Queued: n.queue.len, Owed: len(n.debts.of), Opened: n.gate.shuts,
 		Exchanges: c.Batches, Requests: c.Requests,
 		Granted: c.Granted, Refused: c.Refused, Failed: c.Failed, NotAsked: c.NotAsked, GivenUp: c.GivenUp,
 		Timeouts: c.Timeouts, Broken: c.Broken, Resent: c.Resent,
@@ -169,7 +171,7 @@ type Health struct {
 // NodeHealth is one node's row in Health.
 type NodeHealth struct {
 	Node   string `json:"node"`          // the node's address, never its password
-	Usable bool   `json:"usable"`        // votes are asked for, and the last try to connect did not fail
+	Usable bool   `json:"usable"`        // votes are asked for and not abstained from, and the last try to connect did not fail
 	State  string `json:"state"`         // as in NodeStats
 	Why    string `json:"why,omitempty"` // why it is not usable, or what else is wrong with it
 }
@@ -205,6 +207,8 @@ func (n *node) health() NodeHealth {
 		row.Why = n.refused.Error()
 	case breaker != "closed":
 		row.Why = fmt.Sprintf("no answer for %v", silent)
+	case n.abstains() > 0:
+		row.Why = errYoung{n.abstains()}.Error()
 	default:
 		row.Usable = true
 		switch {

@@ -131,7 +131,12 @@ func (c *contest) pause(ctx context.Context) error {
 		if c.last.split() {
 			pause = c.cfg.backoff.spread
 		}
-		return c.sleep(ctx, time.Now().Add(pause(c.splits, took, rand.Float64())), nil)
+		young := c.last.abstention()
+		if young > 0 { // nobody can have it, so there is nobody to make room for
+			c.splits = 1
+		}
+		until := time.Now().Add(min(young, safetyTry) + pause(c.splits, took, rand.Float64()))
+		return c.sleep(ctx, until, nil)
 	}
 	c.splits = 0
 	end := time.Now()

@@ -124,7 +124,7 @@ func (w *worker) run() {
 		n.dialer.exchange(w.link, cmds)
 		stop()
 		w.used = time.Now()
-		if !n.settle(batch, cmds, w.used.Sub(begin), &w.out) {
+		if !n.settle(batch, cmds, w.used.Sub(begin), &w.out) || n.unproven() {
 			w.hangUp()
 		}
 		w.out.deliver()
@@ -264,7 +264,7 @@ func (w *worker) prove() bool {
 	stop := n.guard()
 	err := n.dialer.ping(w.link)
 	stop()
-	if err != nil {
+	if err != nil || n.unproven() {
 		w.hangUp()
 		n.mu.Lock()
 		n.active--
@@ -289,7 +289,7 @@ func (w *worker) prove() bool {
 func (w *worker) connect() bool {
 	n := w.n
 	begin := time.Now()
-	l, err := w.open()
+	l, who, err := w.open()
 
 	var out answers
 	n.mu.Lock()
@@ -298,6 +298,7 @@ func (w *worker) connect() bool {
 		if !n.linked() {
 			n.server, n.trip = knowledge{}, 0
 		}
+		n.recognise(who)
 		w.link, w.used = l, time.Now()
 		n.refused = nil
 		n.stats.Connects++

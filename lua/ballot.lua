@@ -4,9 +4,17 @@
 -- {1, n}: done. {2, n}: the token was there already. {0}: what was to be replaced is not
 -- there. {-1, s}: too young to vote for another s seconds. {value, ms}: that is there.
 local age, old, number = tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-if age > 0 and redis.call('TIME')[1] - redis.call('LASTSAVE') < age then
-  local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-  if up < age then return {-1, age - up} end
+if age > 0 then
+  -- A save is never before the start: an old one proves the age, without INFO's length.
+  local saved = redis.pcall('LASTSAVE')
+  if type(saved) ~= 'number' then return redis.error_reply('ERR the restart guard needs LASTSAVE: ' .. saved.err) end
+  if redis.call('TIME')[1] - saved < age then
+    local info = redis.pcall('INFO', 'server')
+    if type(info) ~= 'string' then return redis.error_reply('ERR the restart guard needs INFO server: ' .. info.err) end
+    local up = tonumber(string.match(info, 'uptime_in_seconds:(-?%d+)') or nil)
+    if not up then return redis.error_reply('ERR the restart guard needs INFO server: it names no uptime') end
+    if up < age then return {-1, age - up} end
+  end
 end
 local held = redis.call('GET', KEYS[1])
 local mine = held == ARGV[1]
