@@ -49,10 +49,14 @@ type Lease interface {
 // Maker makes the lock client of an actor.
 type Maker func(w *World, client string) (Locks, error)
 
-// Redlock is the library under test, with its defaults except for the ttl.
+// Redlock is the library under test, with its defaults except for the ttl and the guard.
 func Redlock(w *World, client string) (Locks, error) {
 	clients := w.Clients(client, clientOptions)
-	l, err := redlock.New(clients, redlock.WithTTL(w.TTL))
+	opts := []redlock.Option{redlock.WithTTL(w.TTL)}
+	if w.Guard > 0 {
+		opts = append(opts, redlock.WithRestartGuard(w.Guard))
+	}
+	l, err := redlock.New(clients, opts...)
 	return redlockLocks{l}, err
 }
 

@@ -25,8 +25,9 @@ type Scenario struct {
 	Story string // what happens, in a sentence or two
 	Nodes int
 	RTT   time.Duration
-	Plan  string // what happens to nodes and network; {0.5} is half of the ttl
-	Cued  bool   // the plan starts when the play says so, with World.start
+	Plan  string  // what happens to nodes and network; {0.5} is half of the ttl
+	Guard float64 // for how many ttls a restarted node must not vote; 0: locks are not told so
+	Cued  bool    // the plan starts when the play says so, with World.start
 	Play  func(*World) error
 
 	// Residue says what no lock with a time limit prevents, and a fencing token
@@ -120,7 +121,7 @@ func (s Scenario) Run(ctx context.Context, o Options) (r Result, err error) {
 	defer c.Close()
 	begin := time.Now()
 	w := &World{
-		Cluster: c, TTL: o.TTL, Servers: o.Servers || s.Servers != nil,
+		Cluster: c, TTL: o.TTL, Guard: time.Duration(s.Guard * float64(o.TTL)), Servers: o.Servers || s.Servers != nil,
 		ctx: ctx, make: o.Locks, seed: o.Seed, shared: s.TwoHolders != "",
 	}
 	violation, err := w.play(s)

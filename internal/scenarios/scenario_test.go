@@ -45,7 +45,7 @@ func TestRedlockStandsEveryScenario(t *testing.T) {
 var onServers = []string{
 	"acquire-minority-hung", "extend-minority-killed", "unlock-minority-slow", "majority-frozen-under-a-lease",
 	"majority-restarts-empty", "old-extension-hits-nobody", "replies-lost-everywhere", "errors-noscript",
-	"watchdog-deaf", "amnesia-one-by-one", "unlock-during-repair", "attached-twice", "message-lost",
+	"watchdog-deaf", "guarded-majority-restarts-empty", "amnesia-one-by-one", "unlock-during-repair", "attached-twice", "message-lost",
 }
 
 func TestRedlockStandsEveryScenarioOnRealServers(t *testing.T) {

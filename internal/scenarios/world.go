@@ -16,6 +16,7 @@ import (
 type World struct {
 	Cluster *faultinject.Cluster
 	TTL     time.Duration // of the locks, and the measure of all other times
+	Guard   time.Duration // for which locks are to keep a restarted node from voting; 0: not
 	Servers bool          // the nodes are redis-server processes
 
 	ctx      context.Context
@@ -282,6 +283,9 @@ func (w *World) check() error {
 	stalled := 2*w.TTL + time.Second
 	if !w.exact() {
 		stalled += settled(w.TTL)
+	}
+	if w.Guard > 0 { // nobody can get the lock from nodes that abstain
+		stalled += w.abstain()
 	}
 	exclusive := faultinject.Exclusive(h)
 	if w.shared {
