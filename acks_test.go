@@ -44,7 +44,14 @@ func newReplicated(t *testing.T, rtts ...time.Duration) *replicated {
 		faultinject.Setup(func(m *miniredis.Miniredis) {
 			i := started % len(rtts)
 			started++
-			m.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool { return r.see(i, c, cmd, args) })
+			run := fmt.Sprintf("run_id:%d\r\nuptime_in_seconds:0\r\n", started)
+			m.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+				if cmd == "INFO" { // in place of the harness's own
+					c.WriteBulk(run)
+					return true
+				}
+				return r.see(i, c, cmd, args)
+			})
 		}))
 	return r
 }

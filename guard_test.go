@@ -134,28 +134,24 @@ func TestClockThatIsSetAfterARestartFoolsOnlyNewcomers(t *testing.T) {
 	})
 }
 
-// A repair is a vote. An extension is none: the node that it finds has the token.
+// A repair is a vote, to which both halves of the guard apply. An extension is none:
+// a node that says yes to it has the token.
 func TestRestartedNodeIsRepairedOnlyAfterTheGuard(t *testing.T) {
 	flavours(t, func(t *testing.T, opts ...Option) {
-		for _, late := range []bool{false, true} {
+		for step, lasts := range map[string]time.Duration{"+1h": guardTime, "-8s": guardTime + 8*time.Second} {
 			w := guardedWorld(t)
 			opts := append(slices.Clone(opts), WithRestartGuard(guardTime), WithAutoExtend())
 			a := w.locker(opts...)
 			lease, err := a.TryLock(t.Context(), "a")
 			require.NoError(t, err)
 			time.Sleep(ms(10))
-			restarted := `at 0s, node 1: restart empty`
-			if late { // it is young by its own account only
-				restarted = `at 0s, node 1: restart empty
-					at 0s, node 1: clock -5s`
-			}
-			w.Inject(restarted)
+			w.Inject("at 0s, node 1: restart empty\nat 1ms, node 1: clock " + step)
 			for range 98 {
-				time.Sleep(guardTime / 100)
+				time.Sleep(lasts / 100)
 				require.Empty(t, w.keys("a")[0])
 			}
 			assert.Contains(t, a.Health().String(), "not usable (it restarted lately and abstains for another ")
-			time.Sleep(2*guardTime + 5*time.Second)
+			time.Sleep(2 * guardTime)
 			assert.Equal(t, lease.Token(), w.keys("a")[0])
 			assert.Zero(t, a.Stats().Nodes[0].Abstains)
 
@@ -165,6 +161,29 @@ func TestRestartedNodeIsRepairedOnlyAfterTheGuard(t *testing.T) {
 			require.NoError(t, lease.Extend(t.Context(), guardTime), "node 1 counts again, and node 2 though it restarted")
 			require.NoError(t, lease.Unlock(t.Context()))
 		}
+	})
+}
+
+// An exchange that waits for replicas has connections of its own.
+func TestGuardLooksAtConnectionsForReplicaAcksToo(t *testing.T) {
+	flavours(t, func(t *testing.T, opts ...Option) {
+		w := newReplicated(t, ms(2), ms(2), ms(2))
+		time.Sleep(guardTime + 3*time.Second)
+		opts = append(opts, WithRestartGuard(guardTime), WithReplicaAck(1, ms(20)))
+		a, b := w.locker(opts...), w.locker(opts...)
+		lease, err := a.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		w.Inject("at 0s, nodes 1,2: restart empty\nat 1ms, nodes 1,2: clock +1h")
+		time.Sleep(ms(10))
+		_, err = b.TryLock(t.Context(), "a")
+		assert.Equal(t, 2, young(t, err))
+		_, err = intrude(b, lease.Validity())
+		assert.Equal(t, 2, young(t, err))
+		require.ErrorIs(t, lease.Err(), ErrLost)
+		other, err := intrude(b, guardTime)
+		require.NoError(t, err)
+		require.NoError(t, other.Unlock(t.Context()))
+		lease.Unlock(t.Context())
 	})
 }
 
