@@ -160,7 +160,7 @@ func (e *QuorumError) tookAtLeast() time.Duration {
 	unasked := 0
 	for _, v := range e.Round.Votes {
 		switch v.Err.(type) {
-		case errNotAsked, errYoung:
+		case errNotAsked, errYoung, errUnguarded:
 			unasked++
 		}
 	}

@@ -42,9 +42,9 @@
 // At most one client holds a name at any moment of its validity, provided that
 //   - clocks run at rates that differ by less than the drift margin, and the
 //     nodes' wall clocks do not step;
-//   - no node forgets a vote within a ttl: it fsyncs every write or stays away
-//     for a ttl after a restart, evicts nothing, and is not a failover group
-//     whose replica may lack the vote;
+//   - no node forgets a vote within a ttl: it fsyncs every write or does not vote
+//     for a ttl after a restart (WithRestartGuard), evicts nothing, and is not a
+//     failover group whose replica may lack the vote;
 //   - all clients name the same nodes;
 //   - the holder stops when its context ends, and before anybody calls Close.
 //

@@ -167,6 +167,21 @@ func ExampleLease_Extend() {
 	// Output: true
 }
 
+// A node that has restarted may have forgotten what it granted for up to a ttl, so no
+// ttl may be longer than it is kept from voting.
+func ExampleWithRestartGuard() {
+	locker, err := redlock.Open([]string{"redis://a", "redis://b", "redis://c"},
+		redlock.WithTTL(10*time.Second), redlock.WithRestartGuard(30*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	_, err = locker.With(redlock.WithTTL(time.Minute))
+	fmt.Println(err)
+	// Output:
+	// redlock: invalid argument: ttl is 1m0s and the restart guard 30s; want no more than that, for a restarted node then votes again
+}
+
 func ExampleWithReentrancy() {
 	urls, stop := embedded(3)
 	defer stop()

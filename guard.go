@@ -18,10 +18,11 @@ import (
 // d is at least the ttl, and at most a year. No ttl above it is accepted, nor an
 // extension by more. It is one value for the deployment: a single client that locks
 // the same names without the guard, or with a shorter one, voids it for all. While
-// more than a minority of the nodes has restarted nothing can be locked, for up to d
-// and two seconds. Extend and Unlock go on, for they only touch what is there; a
-// repair, which would count as a new vote, waits like a lock. The row of such a node
-// says for how long it abstains.
+// more than a minority of the nodes has restarted nothing can be locked, for d and two
+// seconds; counted, by a Locker that was idle, from when it finds out, which takes 15 s
+// at the most. Extend and Unlock go on, for they only touch what is there; a repair,
+// which would count as a new vote, waits like a lock. The row of such a node says for
+// how long it abstains.
 //
 // The guard has two halves. Each node is asked how long its server has been up,
 // within the script that locks; that is by the node's wall clock, and a clock that
