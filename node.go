@@ -85,6 +85,7 @@ type knowledge struct {
 	old     bool          // it refuses SET NX GET: acquire by script
 	noSHA   bool          // it refuses EVALSHA: always send the text
 	plain   bool          // it refuses to acquire by script: do it natively also for those who wait
+	forms   [scripts]form // how it does what other scripts do
 }
 
 // nodeStats counts what a lane saw, for judging a node's health.
@@ -290,6 +291,8 @@ func (n *node) finish(q *request, v Vote, out *answers) {
 	c := q.claim
 	if q.kind.acquires() {
 		c.acquire = nil
+	}
+	if q.kind != release {
 		for _, e := range q.blocked {
 			n.enqueue(e)
 		}
@@ -335,6 +338,9 @@ func (n *node) take(from *queue, batch []*request, now time.Time, out *answers) 
 				n.finish(q, Vote{Outcome: Failed, Err: why, permanent: permanent, silent: c.there}, out)
 				continue
 			}
+			if q.kind == extend && !n.maySend(q, out) {
+				continue
+			}
 			if q.writes == 0 && !q.kind.ofNoLease() {
 				c.flying++
 			}
@@ -343,6 +349,7 @@ func (n *node) take(from *queue, batch []*request, now time.Time, out *answers) 
 			}
 			c.longest = max(c.longest, q.ttl)
 		}
+		n.shape(q, now)
 		q.state = written
 		q.writes++
 		size += len(c.lease.name)

@@ -24,6 +24,8 @@ type claim struct {
 	twice   bool     // the server had the token by another name and has voted there
 
 	longest time.Duration // ttl that was written
+
+	lengths *lengths // of native extends; nil: there was none
 }
 
 type kind uint8
@@ -103,10 +105,12 @@ type request struct {
 	state      state
 	prev, next *request
 	blockers   int        // of an acquire: releases that must return first
-	blocked    []*request // of a release: acquires that wait for it; of an acquire: extends of its token
+	blocked    []*request // of a release: acquires that wait for it; of an acquire or extend: extends of its token
 	writes     int
-	native     bool        // this writing is the native command
+	native     bool        // this writing is a native command
 	text       bool        // this writing carries the script's text
+	form       form        // of this writing: how it does a script's work
+	detour     *detour     // what led to another form, and from there; nil: it is the script's
 	resends    int         // how often it was written again after a broken connection
 	revived    bool        // it was refused by a leftover of our own and tried again
 	probe      func(error) // of an acquire that the gate let through on trial

@@ -63,6 +63,9 @@ func (command) NoRetry() bool { return true }
 // use costs no extra round trip and needs no SCRIPT LOAD.
 func (q *request) command(native, text bool) command {
 	name, token := q.claim.lease.name, q.claim.lease.token
+	if q.form != byScript {
+		return q.unscripted()
+	}
 	if native {
 		return command{redis.NewCmd(background, "set", name, token, "px", millis(q.ttl), "nx", "get")}
 	}
@@ -168,6 +171,8 @@ func (q *request) read(cmd command) (r reply, found findings, err error) {
 	case err != nil:
 		r, err = readError(err)
 		return r, found, err
+	case q.form == bySet:
+		return q.readSet(val)
 	case k.sets():
 		if pair, ok := val.([]any); ok && len(pair) == 2 {
 			if left, ok := pair[1].(int64); ok {
@@ -211,6 +216,9 @@ func (q *request) read(cmd command) (r reply, found findings, err error) {
 		switch {
 		case ok && n == 1, ok && n > 1 && k == release:
 			found.told = int(n - 1)
+			if p := q.publication(); p.Cmd != nil {
+				found.told, _ = p.Int()
+			}
 			return yes, found, nil
 		case ok && n == 0:
 			return absent, found, nil
@@ -277,7 +285,7 @@ func readError(err error) (reply, error) {
 		switch msg := served.Error(); {
 		case strings.HasPrefix(msg, "NOSCRIPT"):
 			return noScript, err
-		case strings.Contains(msg, "WRONGTYPE"):
+		case strings.Contains(msg, "WRONGTYPE"), strings.Contains(msg, "Key should be of string type"): // the latter from DELEX
 			return foreign, errWrongType
 		}
 		return refusal, err
@@ -298,7 +306,7 @@ func incurable(err error) bool {
 	}
 	for _, prefix := range [...]string{
 		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
-		"The user executing the script can't", "ACL failure in script", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error",
+		"The user executing the script can't", "ACL failure in script", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error", "Could not find scripting engine",
 		"the restart guard needs",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {

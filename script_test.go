@@ -91,7 +91,8 @@ func TestScriptsDeniedIsToldByUnlockAndNeverHeldOrLost(t *testing.T) {
 		l := w.locker(WithTTL(2 * time.Second))
 		w.Inject(`
 			on EVAL, all: error "NOPERM no permissions to run the 'EVAL' command"
-			on EVALSHA, all: error "NOPERM no permissions to run the 'EVALSHA' command"`)
+			on EVALSHA, all: error "NOPERM no permissions to run the 'EVALSHA' command"
+			on DELEX, all: error "ERR unknown command 'delex', with args beginning with: "`)
 		lease, err := l.TryLock(t.Context(), "a")
 		require.NoError(t, err)
 		for _, err := range []error{lease.Extend(t.Context(), time.Minute), lease.Unlock(t.Context())} {

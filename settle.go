@@ -30,11 +30,13 @@ func (n *node) settle(batch []*request, cmds []command, took time.Duration, out 
 		if q.kind == inspect {
 			q.found = cmds[i].Val()
 		}
+		q.claim.heardOf(q, r)
 		n.learn(q, r, err)
 		n.heardAge(q, r, err)
 		if n.again(q, r, err) {
 			continue
 		}
+		err = q.blame(err)
 		q.fallShort(r, short)
 		n.conclude(q, r, found, err, out)
 		batch[i] = nil
@@ -66,6 +68,8 @@ func (n *node) learn(q *request, r reply, err error) {
 		n.server.scripts[q.script()] = false
 	case refusal:
 		switch {
+		case q.denied(err):
+			n.server.shun(q, err)
 		case q.native && tooOld(err):
 			n.server.old = true
 		case !q.native && !q.text && shaDenied(err):
@@ -75,7 +79,7 @@ func (n *node) learn(q *request, r reply, err error) {
 		}
 	default:
 		if !q.native {
-			n.server.scripts[q.script()] = true
+			n.server.scripts[q.script()], n.server.forms[q.script()] = true, byScript
 		}
 	}
 }
@@ -96,7 +100,7 @@ func (n *node) again(q *request, r reply, err error) bool {
 			return false
 		}
 	case refusal:
-		if !(q.native && tooOld(err) || !q.native && !q.text && shaDenied(err) || q.scriptDenied(err) && !n.server.old) {
+		if !(q.denied(err) && n.server.otherwise(q) || q.native && q.form == byScript && tooOld(err) || !q.native && !q.text && shaDenied(err) || q.scriptDenied(err) && !n.server.old) {
 			return false
 		}
 	case broken:

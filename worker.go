@@ -121,14 +121,15 @@ func (w *worker) run() {
 		cmds := n.commands(batch, w.cmds[:0])
 		begin := time.Now()
 		stop := n.guard()
-		n.dialer.exchange(w.link, cmds)
+		all := publications(batch, cmds)
+		n.dialer.exchange(w.link, all)
 		stop()
 		w.used = time.Now()
-		if !n.settle(batch, cmds, w.used.Sub(begin), &w.out) || n.unproven() {
+		if !n.settle(batch, cmds, w.used.Sub(begin), &w.out) || unheard(all[len(cmds):]) || n.unproven() {
 			w.hangUp()
 		}
 		w.out.deliver()
-		w.cmds = cmds
+		w.cmds = all
 		clear(w.cmds)
 		clear(w.batch)
 		clear(w.out)
@@ -141,9 +142,10 @@ func (n *node) commands(batch []*request, cmds []command) []command {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, q := range batch {
-		q.native = q.kind.sets() && !n.server.old && (!q.telling || n.server.plain) && !q.ballots()
+		q.native = q.kind.sets() && !n.server.old && (!q.telling || n.server.plain) && !q.ballots() || q.form != byScript
 		q.text = !q.native && (n.server.noSHA || !n.server.scripts[q.script()])
 		cmds = append(cmds, q.command(q.native, q.text))
+		n.tellOf(q)
 	}
 	return cmds
 }
