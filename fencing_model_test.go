@@ -38,9 +38,9 @@ type fenceModel struct {
 // rules are what may be broken on purpose. The first two are the agreement's methods.
 type rules struct {
 	report func(a *agreement, i int, n uint64) (behind []int)
-	failed func(a *agreement, i int)                           // a raise of node i was not answered, or refused
-	taken  func(n *fenceNode, client, proposal uint8)          // what an acquire does where it finds no lock
-	raised func(n *fenceNode, client, number uint8) (n2 uint8) // a raise; 0: the lock is not the client's
+	failed func(a *agreement, i int)                            // a raise of node i was not answered, or refused
+	taken  func(n *fenceNode, client, proposal uint8)           // what an acquire does where it finds no lock
+	raised func(n *fenceNode, client, number uint8) (now uint8) // a raise; 0: the lock is not the client's
 }
 
 // realRules are the rules of the code, and of lua/ballot.lua and lua/raise.lua.
@@ -82,6 +82,7 @@ type (
 
 	fenceClient struct {
 		begun, agreed   bool
+		won             bool  // it was agreed once; the token is looked at when it returns
 		before          uint8 // bits of the clients that had returned when it began
 		token, returned uint8
 	}
@@ -180,7 +181,7 @@ func (m *fenceModel) steps(s *fenceState, each func(step, *fenceState)) {
 			}
 			continue
 		}
-		if c.agreed && c.returned == 0 {
+		if c.won && c.returned == 0 {
 			t := *s
 			t.clients[k].returned = c.token
 			m.forget(&t, k)
@@ -227,7 +228,9 @@ func (m *fenceModel) acquireSteps(s *fenceState, k, i int, each func(step, *fenc
 		}
 		each(step{"$n gives $c the lock with $t", me, uint8(i), t.nodes[i].counter}, &t)
 	}
-	if free && s.copies < m.copies {
+	// Of clients that began together and are all alike, a single copy may be the first's.
+	alike := m.copies == 1 && !m.proposals && s.clients[k].before == 0
+	if free && s.copies < m.copies && (k == 0 || !alike) {
 		t := *s
 		t.copies++
 		m.taken(&t.nodes[i], me, m.proposal(s, k))
@@ -316,6 +319,7 @@ func (m *fenceModel) decide(s *fenceState, k int, feed func(*agreement) []int) {
 	}
 	behind := feed(a)
 	c.token, c.agreed = uint8(a.token), a.agreed
+	c.won = c.won || a.agreed
 	for i := range m.nodes {
 		s.nodes[i].sides[k].reached, s.nodes[i].sides[k].asked = uint8(a.reached[i]), uint8(a.asked[i])
 	}
