@@ -394,3 +394,15 @@ func TestAbstentionLastsUntilAQuorumIsPossible(t *testing.T) {
 	e.Round.Votes[1] = Vote{Outcome: Granted}
 	assert.Zero(t, e.abstention(), "three can vote")
 }
+
+// Votes that were answered here took no time, and must not be asked for again in none.
+func TestAttemptThatAskedTooFewNodesIsNotRepeatedAtOnce(t *testing.T) {
+	for _, why := range []error{errYoung{time.Second}, errUnguarded{errGivenUp}} {
+		e := &QuorumError{Round: Round{Quorum: 2, Votes: []Vote{
+			{Outcome: Failed, Err: why}, {Outcome: Failed, Err: errNotAsked{}}, {Outcome: Granted},
+		}}}
+		assert.Equal(t, unaskedPause, e.tookAtLeast())
+		e.Round.Votes[1].Err = errGivenUp
+		assert.Zero(t, e.tookAtLeast())
+	}
+}
