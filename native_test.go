@@ -322,3 +322,14 @@ func TestFencedLocksNeverDoWithoutScripts(t *testing.T) {
 		assert.Empty(t, w.keys("a")[0])
 	})
 }
+
+func TestWhatACounterOrAGuardDecidesHasNoNativeForm(t *testing.T) {
+	for _, cfg := range []config{{fencing: true}, {guard: time.Minute}, {fencing: true, guard: time.Minute}, {}} {
+		c := claim{lease: &Lease{locker: &Locker{cfg: cfg}}}
+		for k := range kinds {
+			q := &request{kind: k, claim: &c}
+			native := k == release || k == extend && !cfg.fencing || k == attach && !cfg.fencing && cfg.guard == 0
+			assert.Equal(t, native, len(forms[q.script()]) > 1, "%v with fencing %v, guard %v", k, cfg.fencing, cfg.guard)
+		}
+	}
+}

@@ -15,7 +15,7 @@ type claim struct {
 	acquire *request // until it returned
 	release *request // a release or detach that was asked for and waits until nothing of the token is flying
 	notice  *notice  // what its release tells others; nil: nothing
-	flying  int      // acquires, extends and repairs that were written and have not returned
+	flying  int16    // acquires, extends and repairs that were written and have not returned; they fit, see maxQueue
 	there   bool     // the key may be there: a SET was written and not denied
 	silent  bool     // a SET was written and never answered; it may still land
 	mended  bool     // a repair has stored the token
