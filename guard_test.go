@@ -406,3 +406,20 @@ func TestAttemptThatAskedTooFewNodesIsNotRepeatedAtOnce(t *testing.T) {
 		assert.Zero(t, e.tookAtLeast())
 	}
 }
+
+// One that was set back makes it look younger, even as if it were yet to start.
+func TestServerWhoseClockWasSetBackAbstainsForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(2), ms(2), ms(2))
+		time.Sleep(5 * time.Second)
+		w.Inject("at 0s, nodes 1,2: clock -1m")
+		l := w.cold(WithRestartGuard(guardTime))
+		begin := time.Now()
+		_, err := l.TryLock(t.Context(), "a")
+		assert.Equal(t, 2, young(t, err))
+		lease, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		assert.InDelta(t, 67*time.Second, time.Since(begin), float64(2*time.Second))
+		require.NoError(t, lease.Unlock(t.Context()))
+	})
+}
