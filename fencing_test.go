@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,39 @@ func backdated(by time.Duration) clock {
 	c := new(fakeClock)
 	c.jump(-by)
 	return c
+}
+
+// Four processes far apart want one lock, one node is away now and then, and yet
+// hardly any lock takes a second round trip.
+func TestOneRoundTripIsTheNormalCostOfAFencedLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, ms(1), ms(20), ms(20), ms(40), ms(80))
+		var lockers []*Locker
+		for i := range 4 {
+			lockers = append(lockers, w.locker(WithFencing(), withClock(backdated(time.Duration(i)*ms(30)))))
+		}
+		w.Inject("at 2s for 3s, node 2: hang\nat 8s for 3s, node 1: partition\non EVALSHA 3%, all: lose reply")
+		end := time.Now().Add(30 * time.Second)
+		var everybody sync.WaitGroup
+		for _, l := range lockers {
+			everybody.Go(func() {
+				for time.Now().Before(end) {
+					if lease, err := l.Lock(t.Context(), "a"); err == nil {
+						time.Sleep(ms(5))
+						lease.Unlock(t.Context())
+					}
+				}
+			})
+		}
+		everybody.Wait()
+		fenced, raised := uint64(0), uint64(0)
+		for _, l := range lockers {
+			fenced, raised = fenced+l.Stats().Fenced, raised+l.Stats().Raised
+		}
+		t.Logf("%d of %d fenced locks took a second round trip", raised, fenced)
+		assert.Greater(t, fenced, uint64(200))
+		assert.Less(t, raised*10, fenced)
+	})
 }
 
 func TestCountersThatDifferAreRaisedInOneMoreRoundTrip(t *testing.T) {
