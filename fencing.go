@@ -143,6 +143,7 @@ func (r *root) fenced(twice bool) {
 // it is lost, by a restart without persistence, FLUSHALL, eviction, a replica that
 // was promoted, or expiry, the order rests on clocks: tokens are proposed as
 // microseconds since 1970, and a node accepts what is within ten minutes of its own.
+// Leases that were asked for at the same time may then have equal ones.
 //
 // With cluster clients a name must have a hash tag or no closing brace: otherwise
 // lock and counter cannot be in one slot, and the name is refused.
