@@ -322,7 +322,12 @@ func tooOld(err error) bool { return redis.HasErrorPrefix(err, "syntax error") }
 // shaDenied tells that a server or proxy lets EVALSHA through to nobody, so that
 // the text has to be sent each time.
 func shaDenied(err error) bool {
-	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "NOPERM")
+	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "NOPERM") && !nameDenied(err)
+}
+
+// nameDenied tells that a server refuses a key to this user, and not a command.
+func nameDenied(err error) bool {
+	return incurable(err) && (strings.Contains(err.Error(), " keys ") || strings.Contains(err.Error(), " a key"))
 }
 
 // scriptDenied tells that a server lets nobody acquire by the script that it was
