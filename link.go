@@ -35,6 +35,8 @@ type dialer struct {
 	timeout time.Duration // for one exchange on a link
 	guarded bool          // a link begins with INFO server, for the restart guard
 	sticky  bool          // links are single connections, which keep to the timeout by themselves
+
+	patient redis.UniversalClient // the client with the time that connecting has, for Check
 }
 
 const (
@@ -54,12 +56,12 @@ const (
 // pool of one is only borrowed, command by command. So is a ClusterClient,
 // whose connections belong to many servers.
 func newDialer(client redis.UniversalClient, timeout time.Duration) dialer {
-	d := dialer{client: client, links: maxLinks, timeout: timeout}
+	d := dialer{client: client, patient: client, links: maxLinks, timeout: timeout}
 	c, ok := client.(*redis.Client)
 	if !ok {
 		return d
 	}
-	d.client = c.WithTimeout(timeout)
+	d.client, d.patient = c.WithTimeout(timeout), c.WithTimeout(patience(timeout)) // now: go-redis cannot copy a client that is connecting
 	d.spare = spareOf(c)
 	if d.spare < 1 {
 		d.links = 1

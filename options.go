@@ -352,6 +352,8 @@ func checkName(name string) error {
 		return invalid("the lock's name is empty")
 	case strings.HasPrefix(name, fencePrefix):
 		return invalid("the lock's name is %s; names that begin with %q are kept for fencing counters", quote(name), fencePrefix)
+	case name == membersKey:
+		return invalid("the lock's name is %s, which is kept for what Check enters", quote(name))
 	case len(name) > maxName:
 		return invalid("the lock's name has %d bytes; want at most %d", len(name), maxName)
 	}

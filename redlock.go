@@ -47,6 +47,8 @@ type root struct {
 	ops     sync.WaitGroup // operations under way; added to only under mu, before ending
 	ending  bool
 	closing chan struct{}
+	checks  chan struct{} // has one place, for the Check that is under way
+	looks   []*look       // at the nodes' clocks, by an earlier Check
 }
 
 // New makes a Locker over independent Redis primaries, one client each. It sends
@@ -71,6 +73,7 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	r := &root{
 		agenda:  agenda{clock: cfg.clock},
 		closing: make(chan struct{}),
+		checks:  make(chan struct{}, 1),
 		id:      strconv.FormatUint(rand.Uint64(), 36),
 	}
 	r.lines = lines{root: r, of: make(map[string]*line)}
@@ -165,7 +168,8 @@ func (l *Locker) With(opts ...Option) (*Locker, error) {
 //     round, if one was completed.
 //   - ErrClosed: the Locker was closed.
 //   - ErrInvalid: the name or ctx cannot be used: a name has 1 byte to 1 MiB and
-//     does not begin with "redlock:fence:", which is reserved. Nothing was sent.
+//     does not begin with "redlock:fence:", which is reserved, as is
+//     "redlock:members". Nothing was sent.
 //   - ErrHeld without votes: ctx descends from the Context of a lease on this
 //     very name, and waiting would be for ever. WithReentrancy makes it a nested
 //     lease instead.
