@@ -105,3 +105,16 @@ func TestScriptsDeniedIsToldByUnlockAndNeverHeldOrLost(t *testing.T) {
 		w.requireNoKeys()
 	})
 }
+
+func TestAKeyThatIsDeniedSaysNothingAboutEvalsha(t *testing.T) {
+	for text, want := range map[string]bool{
+		"NOPERM this user has no permissions to run the 'evalsha' command":                true,
+		"NOPERM User locker has no permissions to run the 'evalsha' command":              true,
+		"ERR unknown command 'evalsha', with args beginning with: ":                       true,
+		"NOPERM this user has no permissions to access one of the keys used as arguments": false,
+		"NOPERM No permissions to access a key":                                           false,
+		"ERR something else":                                                              false,
+	} {
+		assert.Equal(t, want, shaDenied(serverError(text)), text)
+	}
+}
