@@ -56,7 +56,9 @@
 // # Looking inside
 //
 // Inspect shows what all nodes have under a name, and ForceRelease frees it for an
-// operator who knows that its holder is gone. Health and Stats tell what a Locker
+// operator who knows that its holder is gone. Check reports what on the nodes can
+// break locks, such as eviction or one server under two names, and clients that name
+// different nodes. Health and Stats tell what a Locker
 // knows of its nodes without asking them. A node that has not answered for
 // seconds is not asked for votes but every few hundred milliseconds, so that
 // nobody waits for what is known; its row in an error says so.

@@ -297,6 +297,28 @@ func ExampleLocker_Inspect() {
 	// then free
 }
 
+func ExampleLocker_Check() {
+	urls, stop := embedded(3)
+	defer stop()
+	locker, _ := redlock.Open(urls)
+	defer locker.Close()
+
+	report, err := locker.Check(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, f := range report.Findings {
+		if f.Severity >= redlock.SeverityWarning {
+			log.Print(f) // such as "error evicts on 10.0.0.3:6379 (maxmemory_policy:allkeys-lru, …): …"
+		}
+	}
+	fmt.Println("errors:", report.Worst() == redlock.SeverityError)
+	fmt.Println("nodes:", len(report.Nodes), "needed:", report.Quorum)
+	// Output:
+	// errors: false
+	// nodes: 3 needed: 2
+}
+
 func ExampleLocker_ForceRelease() {
 	urls, stop := embedded(3)
 	defer stop()
