@@ -40,6 +40,8 @@ func (p *person) choose(long *redlock.Locker) error {
 	p.fate = p.r.IntN(8)
 	p.name = p.Names[p.r.IntN(len(p.Names))]
 	switch {
+	case p.fences():
+		return p.chooseFenced()
 	case p.edge():
 		// The one that hears late has a lock for itself, but for the hunter.
 		p.name = p.Names[min(slices.Index(p.Clients, p.client), 1)]
@@ -63,6 +65,13 @@ func (p *person) choose(long *redlock.Locker) error {
 // live tries to get a lock, does something with it, and lets it go or not. Its
 // error is something that the library must not do.
 func (p *person) live() error {
+	if p.isFenced(p.name) {
+		l, err := p.locker.With(redlock.WithFencing())
+		if err != nil {
+			return err
+		}
+		p.locker = l
+	}
 	if p.life != nil && p.r.IntN(8) == 0 {
 		return p.stealWith()
 	}
@@ -107,7 +116,12 @@ func (p *person) live() error {
 
 func (p *person) won() {
 	p.since, p.known = time.Now(), p.lease.Until()
-	p.seen.Won(p.lease.Token(), p.known)
+	until := p.known
+	if p.doubtful(p.name) {
+		until = p.since
+	}
+	p.seen.Won(p.lease.Token(), until)
+	p.fence()
 }
 
 func (p *person) upTo(d time.Duration) time.Duration { return time.Duration(p.r.Int64N(int64(d))) }
@@ -126,7 +140,7 @@ func (p *person) classify(err error) error {
 
 // act touches what the lock protects, as careful holders do: after a look.
 func (p *person) act() {
-	if p.lease.Err() == nil {
+	if p.lease.Err() == nil && !p.doubtful(p.name) {
 		p.seen.Act()
 	}
 }
@@ -180,6 +194,7 @@ func (p *person) unlock(ctx context.Context, cancel context.CancelFunc) {
 	if p.r.IntN(3) == 0 {
 		cancel()
 	}
+	p.fence()
 	p.seen.Release()
 	err := p.lease.Unlock(ctx)
 	p.seen.Released(err)

@@ -268,7 +268,7 @@ func settle(ctx context.Context, c *faultinject.Cluster, ttl time.Duration) {
 	const enough = 10
 	begin := time.Now()
 	for empty := 0; empty < enough && time.Since(begin) < settled(ttl) && ctx.Err() == nil; pause(ctx, ttl/50) {
-		if empty++; c.NoKeys() != nil {
+		if empty++; c.NoKeys(isCounter) != nil {
 			empty = 0
 		}
 	}
