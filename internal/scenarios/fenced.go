@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -105,12 +106,12 @@ const (
 // drawFences draws a storm of short holds of a few names, each of which another
 // majority grants, with commands that fail, are late, or come twice.
 func (s *Storm) drawFences(r *rand.Rand) {
-	s.Nodes = []int{3, 3, 5}[r.IntN(3)]
+	s.Nodes = []int{3, 3, 3, 3, 3, 3, 5}[r.IntN(7)]
 	s.skew = make([]time.Duration, s.Nodes)
 	s.Clients, s.Names, s.quiet = []string{"a", "b", "c", "d", "e"}, []string{"name1", "name2", mislaid, lossy}, nil
 	s.planted = s.Names[:3]
 	s.Climate = faultinject.Climate{
-		Nodes: s.Nodes, Clients: s.Clients, Length: s.Unit * 2 / 5, Events: 2 + r.IntN(6), Kinds: []string{"EVALSHA"},
+		Nodes: s.Nodes, Clients: s.Clients, Length: s.Unit * 3 / 5, Events: r.IntN(4), Kinds: []string{"EVALSHA"},
 		Harm: faultinject.Breakage | faultinject.Slow | faultinject.Silence,
 	}
 	if s.odd = s.Seed/uint64(len(flavours))%32 == 0; s.odd {
@@ -122,8 +123,8 @@ func (s *Storm) drawFences(r *rand.Rand) {
 	}
 	for _, name := range s.Names {
 		s.extra = append(s.extra,
-			s.strikes(name, float64(15+r.IntN(15)), faultinject.Error("OOM command not allowed when used memory > 'maxmemory'.")),
-			s.strikes(name, float64(10+r.IntN(30)), faultinject.Delay(s.Unit/5000, s.Unit/500)),
+			s.strikes(name, float64(28+r.IntN(12)), faultinject.Error("OOM command not allowed when used memory > 'maxmemory'.")),
+			s.strikes(name, float64(50+r.IntN(20)), faultinject.Delay(s.Unit/5000, s.Unit/500)),
 			s.strikes(name, 2, faultinject.Error("NOSCRIPT No matching script.")),
 			s.strikes(name, 2, faultinject.Cut.During()),
 			s.strikes(name, 1, faultinject.LoseReply),
@@ -207,9 +208,13 @@ func (r *run) thief() {
 	random := rand.New(rand.NewPCG(r.Seed, 0x7468696566))
 	nodes := r.cluster.Nodes()
 	for i := 0; r.over.Err() == nil; i++ {
-		pause(r.over, time.Duration(random.Int64N(int64(r.Unit/500))))
-		nodes[random.IntN(len(nodes))].Do(faultinject.Evict(mislaid))
-		if i%8 > 0 {
+		pause(r.over, time.Duration(random.Int64N(int64(r.Unit/2000))))
+		victim := nodes[random.IntN(len(nodes))]
+		if random.IntN(2) == 0 {
+			victim = r.laggard(mislaid, victim)
+		}
+		victim.Do(faultinject.Evict(mislaid))
+		if i%32 > 0 {
 			continue
 		}
 		for _, k := range random.Perm(len(nodes))[random.IntN(len(nodes)):] {
@@ -227,21 +232,68 @@ func (r *run) stagger(number uint64) {
 	}
 }
 
-// fence records the lease's fencing token.
-func (p *person) fence() {
-	if p.isFenced(p.name) && p.ordered(p.name) {
-		p.seen.Fence(p.lease.Fence())
+// ask begins an attempt.
+func (p *person) ask() {
+	p.mu.Lock()
+	p.passed = p.highest[p.name]
+	p.mu.Unlock()
+	p.seen = p.history.Try(p.client, p.name)
+}
+
+// laggard is, of the nodes that have the name's lock, the one whose counter is the
+// furthest behind: it is being raised as a rule.
+func (r *run) laggard(name string, none *faultinject.Node) *faultinject.Node {
+	last, least := none, uint64(math.MaxUint64)
+	for _, n := range r.cluster.Nodes() {
+		if count, err := strconv.ParseUint(n.Get(counterOf(name)), 10, 64); err == nil && count < least && n.Get(name) != "" {
+			last, least = n, count
+		}
 	}
+	return last
+}
+
+// fence records the lease's fencing token. One that does not rise or is another's ends
+// the storm: the history has what is needed to say so.
+func (p *person) fence() {
+	if !p.isFenced(p.name) || !p.ordered(p.name) {
+		return
+	}
+	n := p.lease.Fence()
+	p.seen.Fence(n)
+	p.mu.Lock()
+	p.highest[p.name] = max(p.highest[p.name], n)
+	first := p.fenced(p.name, n, p.seen)
+	p.mu.Unlock()
+	if n <= p.passed || !first {
+		p.calm()
+	}
+}
+
+// fenced notes who has a fencing token. Called with mu held.
+func (r *run) fenced(name string, n uint64, who *faultinject.Attempt) (first bool) {
+	key := fmt.Sprint(n, name)
+	if r.numbers[key] == nil {
+		r.numbers[key] = who
+	}
+	return r.numbers[key] == who
+}
+
+// impatience is how long a person whose attempt has failed waits at the most.
+func (s Storm) impatience() time.Duration {
+	if s.fences() {
+		return s.Unit / 1000
+	}
+	return s.Unit / 100
 }
 
 // chooseFenced is choose in a storm of fences.
 func (p *person) chooseFenced() (err error) {
-	p.name = p.Names[p.r.IntN(3)]
+	p.name = p.Names[min(p.r.IntN(7), 2)]
 	if p.loses(p.client) {
 		p.name = lossy
 	}
 	options := []redlock.Option{redlock.WithTTL(p.brief())}
-	switch n := p.r.IntN(16); {
+	switch n := p.r.IntN(10); {
 	case p.name == mislaid:
 		p.life = (*person).comeAndGo
 		return nil

@@ -373,7 +373,7 @@ func (p *person) heir() (*person, error) {
 
 func (p *person) inherit(token string) error {
 	pause(p.over, p.upTo(p.Unit/200))
-	p.seen = p.history.Try(p.client, p.name)
+	p.ask()
 	var err error
 	if p.lease, err = p.locker.Attach(p.over, p.name, token); err != nil {
 		p.seen.Failed(err)

@@ -22,6 +22,7 @@ type person struct {
 	name   string
 	own    string // a name that nobody else asks for
 	seen   *faultinject.Attempt
+	passed uint64 // the highest fencing token of its name when it asked
 	lease  *redlock.Lease
 
 	life  func(*person) error // what it does instead; nil: what its fate says
@@ -75,7 +76,7 @@ func (p *person) live() error {
 	if p.life != nil && p.r.IntN(8) == 0 {
 		return p.stealWith()
 	}
-	p.seen = p.history.Try(p.client, p.name)
+	p.ask()
 	ctx, cancel := context.WithCancel(p.over)
 	defer cancel()
 	if p.r.IntN(4) == 0 { // some give up in the middle of an attempt
@@ -92,7 +93,7 @@ func (p *person) live() error {
 	}
 	if err != nil {
 		p.seen.Failed(err)
-		pause(p.over, p.upTo(p.Unit/100))
+		pause(p.over, p.upTo(p.impatience()))
 		return p.classify(err)
 	}
 	p.won()

@@ -163,12 +163,15 @@ type run struct {
 	cluster *faultinject.Cluster
 	history *faultinject.History
 	over    context.Context
+	calm    context.CancelFunc // ends the storm before that
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker
-	homes   map[string]*redlock.Locker // of the clients
-	retired []string                   // tokens that are over for good
-	hunts   map[string]time.Time       // names whose holder does not unlock, and until when that matters
+	homes   map[string]*redlock.Locker      // of the clients
+	retired []string                        // tokens that are over for good
+	hunts   map[string]time.Time            // names whose holder does not unlock, and until when that matters
+	highest map[string]uint64               // by name, the highest fencing token so far
+	numbers map[string]*faultinject.Attempt // by fencing token and name, whose it is
 }
 
 // Tally is what a storm, or several, came to.
@@ -199,7 +202,7 @@ func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faul
 			c.Client(name).SetLine(n+1, line[0], line[1])
 		}
 	}
-	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time), homes: make(map[string]*redlock.Locker)}
+	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time), homes: make(map[string]*redlock.Locker), highest: make(map[string]uint64), numbers: make(map[string]*faultinject.Attempt)}
 	s.bendClocks(c)
 	if err := r.plant(); err != nil {
 		return t, r.history, err
@@ -208,9 +211,8 @@ func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faul
 	if err != nil {
 		return t, r.history, err
 	}
-	over, calm := context.WithTimeout(ctx, s.Climate.Length+s.Unit/10)
-	defer calm()
-	r.over = over
+	r.over, r.calm = context.WithTimeout(ctx, s.Climate.Length+s.Unit/10)
+	defer r.calm()
 	err = r.people(ctx)
 	in.Stop()
 	if err == nil {
@@ -292,6 +294,9 @@ func (r *run) client(name string, number uint64) error {
 				p := person{run: r, client: name, locker: l, r: random, own: fmt.Sprintf("own-%s%d", name, i+1)}
 				if errs[i] = p.choose(long); errs[i] == nil {
 					errs[i] = p.live()
+				}
+				if errs[i] != nil {
+					r.calm() // enough was seen
 				}
 			}
 		})
