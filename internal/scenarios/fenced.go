@@ -114,7 +114,7 @@ func (s *Storm) drawFences(r *rand.Rand) {
 		Nodes: s.Nodes, Clients: s.Clients, Length: s.Unit * 3 / 5, Events: r.IntN(4), Kinds: []string{"EVALSHA"},
 		Harm: faultinject.Breakage | faultinject.Slow | faultinject.Silence,
 	}
-	if s.odd = s.Seed/uint64(len(flavours))%32 == 0; s.odd {
+	if s.odd = s.Seed/uint64(len(flavours))%100 == 0; s.odd {
 		s.yearsOff(r)
 	} else { // as far as nodes accept a client's clock
 		for i := range s.skew {
@@ -214,7 +214,7 @@ func (r *run) thief() {
 			victim = r.laggard(mislaid, victim)
 		}
 		victim.Do(faultinject.Evict(mislaid))
-		if i%32 > 0 {
+		if i%16 > 0 {
 			continue
 		}
 		for _, k := range random.Perm(len(nodes))[random.IntN(len(nodes)):] {
