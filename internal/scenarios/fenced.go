@@ -252,8 +252,8 @@ func (r *run) laggard(name string, none *faultinject.Node) *faultinject.Node {
 	return last
 }
 
-// fence records the lease's fencing token. One that does not rise or is another's ends
-// the storm: the history has what is needed to say so.
+// fence records the lease's fencing token. One that does not rise, changes or is
+// another's ends the storm: the history has what is needed to say so.
 func (p *person) fence() {
 	if !p.isFenced(p.name) || !p.ordered(p.name) {
 		return
@@ -264,9 +264,10 @@ func (p *person) fence() {
 	p.highest[p.name] = max(p.highest[p.name], n)
 	first := p.fenced(p.name, n, p.seen)
 	p.mu.Unlock()
-	if n <= p.passed || !first {
+	if n <= p.passed || !first || p.number > 0 && n != p.number {
 		p.calm()
 	}
+	p.number = n
 }
 
 // fenced notes who has a fencing token. Called with mu held.

@@ -23,6 +23,7 @@ type person struct {
 	own    string // a name that nobody else asks for
 	seen   *faultinject.Attempt
 	passed uint64 // the highest fencing token of its name when it asked
+	number uint64 // its own, as it was first seen
 	lease  *redlock.Lease
 
 	life  func(*person) error // what it does instead; nil: what its fate says
