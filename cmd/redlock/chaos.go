@@ -53,7 +53,8 @@ func chaosCommand(s stage) *cli.Command {
 
 const runHelp = `Plays scenarios in real time and checks, after each, that no two clients
 have held a name at the same time, that every lock could be had again, that
-fencing tokens have risen, and that no key is left behind but their counters. A NAME may be a pattern, as 'killed-*'.
+fencing tokens have risen, and that no key is left behind but the counters
+of these. A NAME may be a pattern, as 'killed-*'.
 
 The nodes are embedded in this program. With --redis they are redis-server
 processes on loopback ports, which end with it; what these store is checked

@@ -111,7 +111,7 @@ func (s *Storm) drawFences(r *rand.Rand) {
 	s.Clients, s.Names, s.quiet = []string{"a", "b", "c", "d", "e"}, []string{"name1", "name2", mislaid, lossy}, nil
 	s.planted = s.Names[:3]
 	s.Climate = faultinject.Climate{
-		Nodes: s.Nodes, Clients: s.Clients, Length: s.Unit * 3 / 5, Events: r.IntN(4), Kinds: []string{"EVALSHA"},
+		Nodes: s.Nodes, Clients: s.Clients, Length: s.Unit * time.Duration(s.Nodes+1) / 7, Events: r.IntN(4), Kinds: []string{"EVALSHA"},
 		Harm: faultinject.Breakage | faultinject.Slow | faultinject.Silence,
 	}
 	if s.odd = s.Seed/uint64(len(flavours))%100 == 0; s.odd {
@@ -208,7 +208,7 @@ func (r *run) thief() {
 	random := rand.New(rand.NewPCG(r.Seed, 0x7468696566))
 	nodes := r.cluster.Nodes()
 	for i := 0; r.over.Err() == nil; i++ {
-		pause(r.over, time.Duration(random.Int64N(int64(r.Unit/2000))))
+		pause(r.over, time.Duration(random.Int64N(int64(r.Unit)*3/2000/int64(len(nodes)))))
 		victim := nodes[random.IntN(len(nodes))]
 		if random.IntN(2) == 0 {
 			victim = r.laggard(mislaid, victim)
