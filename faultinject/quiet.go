@@ -3,6 +3,7 @@ package faultinject
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/goleak"
@@ -10,8 +11,9 @@ import (
 
 // KeysExpire is an error that names every key which will outlive the last command
 // that its node has executed by more than maxTTL, or for ever. No lock may leave
-// one: whatever its owner does, a ttl after the last message it is gone.
-func (c *Cluster) KeysExpire(maxTTL time.Duration) error {
+// one: whatever its owner does, a ttl after the last message it is gone. Keys for
+// which one of but is true are none of a lock, and may stay.
+func (c *Cluster) KeysExpire(maxTTL time.Duration, but ...func(Key) bool) error {
 	var errs []error
 	for _, n := range c.nodes {
 		keys, err := n.Keys()
@@ -22,6 +24,9 @@ func (c *Cluster) KeysExpire(maxTTL time.Duration) error {
 		last := n.last
 		n.mu.Unlock()
 		for _, k := range keys {
+			if excepted(k, but) {
+				continue
+			}
 			if end := time.Now().Add(k.TTL); k.TTL == 0 || end.Sub(last) > maxTTL {
 				errs = append(errs, fmt.Errorf("faultinject: %v: longer than %v after the last command", k, maxTTL))
 			}
@@ -30,8 +35,13 @@ func (c *Cluster) KeysExpire(maxTTL time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// NoKeys is an error that names every key that is stored on a node that is up.
-func (c *Cluster) NoKeys() error {
+func excepted(k Key, but []func(Key) bool) bool {
+	return slices.ContainsFunc(but, func(stays func(Key) bool) bool { return stays(k) })
+}
+
+// NoKeys is an error that names every key that is stored on a node that is up, but
+// those for which one of but is true.
+func (c *Cluster) NoKeys(but ...func(Key) bool) error {
 	var errs []error
 	for _, n := range c.nodes {
 		keys, err := n.Keys()
@@ -39,7 +49,9 @@ func (c *Cluster) NoKeys() error {
 			errs = append(errs, err)
 		}
 		for _, k := range keys {
-			errs = append(errs, fmt.Errorf("faultinject: %v", k))
+			if !excepted(k, but) {
+				errs = append(errs, fmt.Errorf("faultinject: %v", k))
+			}
 		}
 	}
 	return errors.Join(errs...)

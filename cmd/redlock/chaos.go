@@ -52,8 +52,9 @@ func chaosCommand(s stage) *cli.Command {
 }
 
 const runHelp = `Plays scenarios in real time and checks, after each, that no two clients
-have held a name at the same time, that every lock could be had again, and
-that no key is left behind. A NAME may be a pattern, as 'killed-*'.
+have held a name at the same time, that every lock could be had again, that
+fencing tokens have risen, and that no key is left behind but the counters
+of these. A NAME may be a pattern, as 'killed-*'.
 
 The nodes are embedded in this program. With --redis they are redis-server
 processes on loopback ports, which end with it; what these store is checked
@@ -117,7 +118,9 @@ func runCommand(s stage) *cli.Command {
 const soakHelp = `Random storms, one after the other and several at a time: three to seven
 embedded nodes far or near, with clocks that run too fast or too slow, up to
 seven clients, and faults that nobody has thought of as a story. Each is
-drawn from its seed; the next one has the next seed.
+drawn from its seed; the next one has the next seed. In half of them some
+locks have fencing tokens, and in every sixth all have, while commands fail,
+counters get lost and clocks are wrong; tokens have to rise all the same.
 
 It ends with the first violation, and shows its seed, plan and picture. If
 there is none, it ends when the storms are over that have begun within

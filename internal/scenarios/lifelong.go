@@ -156,6 +156,7 @@ func (p *person) bury() error {
 }
 
 func (p *person) giveBack() error {
+	p.fence()
 	p.seen.Release()
 	err := p.lease.Unlock(p.over)
 	p.seen.Released(err)
@@ -178,7 +179,7 @@ func (p *person) nest() error {
 		return nil
 	case err != nil:
 		return p.complain("cannot be nested: %w", err)
-	case inner.Token() != p.lease.Token():
+	case inner.Token() != p.lease.Token() || inner.Fence() != p.lease.Fence():
 		return p.complain("is not the one nested in it")
 	}
 	if err := inner.Unlock(p.over); err != nil && p.lease.Err() == nil {
@@ -351,10 +352,14 @@ func (p *person) handOver() error {
 
 // heir is a goroutine of any client that goes on with a lock.
 func (p *person) heir() (*person, error) {
-	client := p.Clients[p.r.IntN(len(p.Clients))]
+	peers := p.peers(p.client)
+	client := peers[p.r.IntN(len(peers))]
 	options := []redlock.Option{redlock.WithTTL(p.brief())}
 	if exact(p.Unit) && p.r.IntN(2) == 0 {
 		options = append(options, redlock.WithAutoExtend())
+	}
+	if p.isFenced(p.name) {
+		options = append(options, redlock.WithFencing())
 	}
 	p.mu.Lock()
 	l := p.homes[client]
@@ -368,7 +373,7 @@ func (p *person) heir() (*person, error) {
 
 func (p *person) inherit(token string) error {
 	pause(p.over, p.upTo(p.Unit/200))
-	p.seen = p.history.Try(p.client, p.name)
+	p.ask()
 	var err error
 	if p.lease, err = p.locker.Attach(p.over, p.name, token); err != nil {
 		p.seen.Failed(err)

@@ -37,6 +37,11 @@ type Detacher interface {
 	Detach(ctx context.Context) error
 }
 
+// Fencer is what Leases are that have a fencing token.
+type Fencer interface {
+	Fence() uint64
+}
+
 // Lease is a lock that was obtained.
 type Lease interface {
 	Token() string
@@ -49,12 +54,16 @@ type Lease interface {
 // Maker makes the lock client of an actor.
 type Maker func(w *World, client string) (Locks, error)
 
-// Redlock is the library under test, with its defaults except for the ttl and the guard.
+// Redlock is the library under test, with its defaults except for the ttl, the guard and
+// fencing tokens.
 func Redlock(w *World, client string) (Locks, error) {
 	clients := w.Clients(client, clientOptions)
 	opts := []redlock.Option{redlock.WithTTL(w.TTL)}
 	if w.Guard > 0 {
 		opts = append(opts, redlock.WithRestartGuard(w.Guard))
+	}
+	if w.fenced {
+		opts = append(opts, redlock.WithFencing())
 	}
 	l, err := redlock.New(clients, opts...)
 	return redlockLocks{l}, err

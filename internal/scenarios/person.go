@@ -22,6 +22,8 @@ type person struct {
 	name   string
 	own    string // a name that nobody else asks for
 	seen   *faultinject.Attempt
+	passed uint64 // the highest fencing token of its name when it asked
+	number uint64 // its own, as it was first seen
 	lease  *redlock.Lease
 
 	life  func(*person) error // what it does instead; nil: what its fate says
@@ -40,6 +42,8 @@ func (p *person) choose(long *redlock.Locker) error {
 	p.fate = p.r.IntN(8)
 	p.name = p.Names[p.r.IntN(len(p.Names))]
 	switch {
+	case p.fences():
+		return p.chooseFenced()
 	case p.edge():
 		// The one that hears late has a lock for itself, but for the hunter.
 		p.name = p.Names[min(slices.Index(p.Clients, p.client), 1)]
@@ -63,10 +67,17 @@ func (p *person) choose(long *redlock.Locker) error {
 // live tries to get a lock, does something with it, and lets it go or not. Its
 // error is something that the library must not do.
 func (p *person) live() error {
+	if p.isFenced(p.name) {
+		l, err := p.locker.With(redlock.WithFencing())
+		if err != nil {
+			return err
+		}
+		p.locker = l
+	}
 	if p.life != nil && p.r.IntN(8) == 0 {
 		return p.stealWith()
 	}
-	p.seen = p.history.Try(p.client, p.name)
+	p.ask()
 	ctx, cancel := context.WithCancel(p.over)
 	defer cancel()
 	if p.r.IntN(4) == 0 { // some give up in the middle of an attempt
@@ -83,7 +94,7 @@ func (p *person) live() error {
 	}
 	if err != nil {
 		p.seen.Failed(err)
-		pause(p.over, p.upTo(p.Unit/100))
+		pause(p.over, p.upTo(p.impatience()))
 		return p.classify(err)
 	}
 	p.won()
@@ -107,7 +118,12 @@ func (p *person) live() error {
 
 func (p *person) won() {
 	p.since, p.known = time.Now(), p.lease.Until()
-	p.seen.Won(p.lease.Token(), p.known)
+	until := p.known
+	if p.doubtful(p.name) {
+		until = p.since
+	}
+	p.seen.Won(p.lease.Token(), until)
+	p.fence()
 }
 
 func (p *person) upTo(d time.Duration) time.Duration { return time.Duration(p.r.Int64N(int64(d))) }
@@ -126,7 +142,7 @@ func (p *person) classify(err error) error {
 
 // act touches what the lock protects, as careful holders do: after a look.
 func (p *person) act() {
-	if p.lease.Err() == nil {
+	if p.lease.Err() == nil && !p.doubtful(p.name) {
 		p.seen.Act()
 	}
 }
@@ -180,6 +196,7 @@ func (p *person) unlock(ctx context.Context, cancel context.CancelFunc) {
 	if p.r.IntN(3) == 0 {
 		cancel()
 	}
+	p.fence()
 	p.seen.Release()
 	err := p.lease.Unlock(ctx)
 	p.seen.Released(err)

@@ -30,6 +30,8 @@ type Scenario struct {
 	Cued  bool    // the plan starts when the play says so, with World.start
 	Play  func(*World) error
 
+	Fenced bool // locks have fencing tokens
+
 	// Residue says what no lock with a time limit prevents, and a fencing token
 	// does; LateActs finds it in this story. Empty: nothing is left.
 	Residue string
@@ -122,7 +124,7 @@ func (s Scenario) Run(ctx context.Context, o Options) (r Result, err error) {
 	begin := time.Now()
 	w := &World{
 		Cluster: c, TTL: o.TTL, Guard: time.Duration(s.Guard * float64(o.TTL)), Servers: o.Servers || s.Servers != nil,
-		ctx: ctx, make: o.Locks, seed: o.Seed, shared: s.TwoHolders != "",
+		ctx: ctx, make: o.Locks, seed: o.Seed, shared: s.TwoHolders != "", fenced: s.Fenced,
 	}
 	violation, err := w.play(s)
 	sum := c.History().Summary()

@@ -193,7 +193,7 @@ func (a *Actor) findsFree() error {
 // clean demands that all nodes are up and empty soon.
 func (w *World) clean() error {
 	for end := time.Now().Add(settled(w.TTL)); ; w.Sleep(w.TTL / 50) {
-		err := w.Cluster.NoKeys()
+		err := w.noKeys()
 		for _, n := range w.Cluster.Nodes() {
 			if !n.Up() {
 				err = errors.Join(err, fmt.Errorf("node %d is down", n.Number()))

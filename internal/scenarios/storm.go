@@ -29,6 +29,11 @@ type Storm struct {
 	quiet  []string           // names that are hardly contended
 	lines  [][2]time.Duration // by client and node
 	extra  []faultinject.Event
+
+	fencing fencing
+	planted []string        // of the fenced names: those with counters beyond all clocks
+	skew    []time.Duration // by node: how wrong its clock is
+	odd     bool            // counters are lost where clocks are wrong
 }
 
 // Virtual and Real are the ttls of storms. Virtual is the library's default, and
@@ -46,6 +51,7 @@ var flavours = []string{
 	"breakage",   // lost and refused requests and replies
 	"stragglers", // votes that are late, while what follows them is not
 	"amnesia",    // nodes that forget one name, and leases that live through that or must not
+	"fences",     // fencing tokens that changing majorities agree on, with failures in between
 }
 
 // profiles are round-trip times that nodes have, drawn per node. They are those of a
@@ -101,6 +107,10 @@ func DrawStorm(seed uint64, unit time.Duration) Storm {
 			Faults: []faultinject.Fault{faultinject.Delay(unit/100, unit/50)},
 		}}
 	}
+	s.drawFencing(rand.New(rand.NewPCG(seed, 0x66656e6365)))
+	if s.fences() {
+		profile = profiles[r.IntN(2)]
+	}
 	s.Line = profile.name
 	for range s.Clients {
 		for range s.Nodes {
@@ -153,12 +163,15 @@ type run struct {
 	cluster *faultinject.Cluster
 	history *faultinject.History
 	over    context.Context
+	calm    context.CancelFunc // ends the storm before that
 
 	mu      sync.Mutex
 	lockers []*redlock.Locker
-	homes   map[string]*redlock.Locker // of the clients
-	retired []string                   // tokens that are over for good
-	hunts   map[string]time.Time       // names whose holder does not unlock, and until when that matters
+	homes   map[string]*redlock.Locker      // of the clients
+	retired []string                        // tokens that are over for good
+	hunts   map[string]time.Time            // names whose holder does not unlock, and until when that matters
+	highest map[string]uint64               // by name, the highest fencing token so far
+	numbers map[string]*faultinject.Attempt // by fencing token and name, whose it is
 }
 
 // Tally is what a storm, or several, came to.
@@ -189,15 +202,17 @@ func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faul
 			c.Client(name).SetLine(n+1, line[0], line[1])
 		}
 	}
-	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time), homes: make(map[string]*redlock.Locker)}
+	r := &run{Storm: s, cluster: c, history: c.History(), hunts: make(map[string]time.Time), homes: make(map[string]*redlock.Locker), highest: make(map[string]uint64), numbers: make(map[string]*faultinject.Attempt)}
 	s.bendClocks(c)
+	if err := r.plant(); err != nil {
+		return t, r.history, err
+	}
 	in, err := c.Play(plan)
 	if err != nil {
 		return t, r.history, err
 	}
-	over, calm := context.WithTimeout(ctx, s.Climate.Length+s.Unit/10)
-	defer calm()
-	r.over = over
+	r.over, r.calm = context.WithTimeout(ctx, s.Climate.Length+s.Unit/10)
+	defer r.calm()
 	err = r.people(ctx)
 	in.Stop()
 	if err == nil {
@@ -211,13 +226,16 @@ func (s Storm) Run(ctx context.Context, plan faultinject.Plan) (t Tally, h *faul
 }
 
 // bendClocks lets the nodes' clocks run as fast or as slow as the drift margin
-// covers.
+// covers, and with fencing tokens be wrong.
 func (s Storm) bendClocks(c *faultinject.Cluster) {
 	random := rand.New(rand.NewPCG(s.Seed, 0x636c6f636b))
-	for _, n := range c.Nodes() {
+	for i, n := range c.Nodes() {
 		rate := 1.0085
 		if !s.edge() {
 			rate = 1 + (random.Float64()-0.5)*0.016
+		}
+		if s.skew[i] != 0 {
+			n.Do(faultinject.ClockStep(s.skew[i]))
 		}
 		n.Do(faultinject.ClockRate(rate))
 	}
@@ -230,7 +248,11 @@ func (r *run) people(ctx context.Context) error {
 	for i, name := range r.Clients {
 		wg.Go(func() { errs[i] = r.client(name, uint64(i)) })
 	}
-	wg.Go(func() { errs[len(r.Clients)] = r.hunter(ctx) })
+	if r.fences() {
+		wg.Go(r.thief)
+	} else {
+		wg.Go(func() { errs[len(r.Clients)] = r.hunter(ctx) })
+	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
@@ -267,10 +289,14 @@ func (r *run) client(name string, number uint64) error {
 	for i := range goroutines {
 		random := rand.New(rand.NewPCG(r.Seed, number*goroutines+uint64(i)))
 		wg.Go(func() {
+			r.stagger(number*goroutines + uint64(i))
 			for errs[i] == nil && r.over.Err() == nil {
 				p := person{run: r, client: name, locker: l, r: random, own: fmt.Sprintf("own-%s%d", name, i+1)}
 				if errs[i] = p.choose(long); errs[i] == nil {
 					errs[i] = p.live()
+				}
+				if errs[i] != nil {
+					r.calm() // enough was seen
 				}
 			}
 		})
@@ -289,16 +315,27 @@ func (r *run) hunter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	numbered, err := l.With(redlock.WithFencing())
+	if err != nil {
+		return err
+	}
 	for r.over.Err() == nil {
 		prey := r.prey()
 		for _, name := range prey {
 			a := r.history.Try("hunter", name)
-			lease, err := l.TryLock(r.over, name)
+			asking := l
+			if r.isFenced(name) {
+				asking = numbered
+			}
+			lease, err := asking.TryLock(r.over, name)
 			if err != nil {
 				a.Failed(err)
 				continue
 			}
 			a.Won(lease.Token(), lease.Until())
+			if r.isFenced(name) {
+				a.Fence(lease.Fence())
+			}
 			pause(ctx, r.Unit/5000)
 			a.Release()
 			a.Released(lease.Unlock(r.over))
@@ -364,6 +401,8 @@ func (r *run) aftermath(ctx context.Context) error {
 		faultinject.LateActs(r.history),
 		faultinject.Orphans(r.history, r.orphaned()),
 		faultinject.Progress(r.history, r.stall()),
+		faultinject.FencesRise(r.history),
+		counters(r.cluster, r.isFenced),
 		r.leftovers(ctx),
 	)
 }
@@ -372,7 +411,7 @@ func (r *run) aftermath(ctx context.Context) error {
 // until then to go: what the machine held up can still arrive, and be released.
 func (r *run) leftovers(ctx context.Context) error {
 	for begin := time.Now(); ; pause(ctx, r.Unit/50) {
-		err := r.cluster.KeysExpire(r.Unit + 2*time.Second)
+		err := r.cluster.KeysExpire(r.Unit+2*time.Second, isCounter)
 		if err == nil || exact(r.Unit) || time.Since(begin) >= settled(r.Unit) || ctx.Err() != nil {
 			return err
 		}

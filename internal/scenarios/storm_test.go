@@ -74,6 +74,9 @@ func TestNoStormBreaksALock(t *testing.T) {
 func TestStormsAreLongEnoughForALockThatCannotBeHad(t *testing.T) {
 	for seed := range uint64(8 * len(flavours)) {
 		s := DrawStorm(seed, Virtual)
+		if s.fences() { // the network is never well there
+			continue
+		}
 		assert.Less(t, s.stall(), s.Climate.Length/2, "%v", s)
 	}
 }

@@ -29,6 +29,7 @@ type World struct {
 	lists    map[string][]int // by client, the nodes that it knows; all, if there is no list
 	shared   bool             // two holders are to be expected
 	residue  error            // they
+	fenced   bool             // locks have fencing tokens
 }
 
 // start lets the scenario's plan begin: its times count from here, and what is at
@@ -189,7 +190,19 @@ func (a *Actor) held(seen *faultinject.Attempt, lease Lease, err error) (*Held, 
 	}
 	until := lease.Until()
 	seen.Won(lease.Token(), until)
-	return &Held{Lease: lease, actor: a, seen: seen, known: until}, nil
+	h := &Held{Lease: lease, actor: a, seen: seen, known: until}
+	if a.fenced {
+		seen.Fence(h.fence())
+	}
+	return h, nil
+}
+
+// fence is the lease's fencing token, 0 if it has none.
+func (h *Held) fence() uint64 {
+	if f, ok := h.Lease.(Fencer); ok {
+		return f.Fence()
+	}
+	return 0
 }
 
 // Wait gets a lock as one does who has to wait: by the lock's own means if it has
@@ -268,7 +281,7 @@ func settle(ctx context.Context, c *faultinject.Cluster, ttl time.Duration) {
 	const enough = 10
 	begin := time.Now()
 	for empty := 0; empty < enough && time.Since(begin) < settled(ttl) && ctx.Err() == nil; pause(ctx, ttl/50) {
-		if empty++; c.NoKeys() != nil {
+		if empty++; c.NoKeys(isCounter) != nil {
 			empty = 0
 		}
 	}
@@ -296,8 +309,17 @@ func (w *World) check() error {
 		faultinject.Tokens(h),
 		faultinject.Orphans(h, settled(w.TTL)-w.TTL/10),
 		faultinject.Progress(h, stalled),
-		w.Cluster.NoKeys(), // of what servers store, the history knows nothing
+		faultinject.FencesRise(h),
+		w.noKeys(), // of what servers store, the history knows nothing
 	)
+}
+
+// noKeys demands that nothing is left on the nodes but the counters of fenced names.
+func (w *World) noKeys() error {
+	if !w.fenced {
+		return w.Cluster.NoKeys()
+	}
+	return errors.Join(w.Cluster.NoKeys(isCounter), counters(w.Cluster, func(string) bool { return true }))
 }
 
 func (w *World) close() {
