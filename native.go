@@ -72,7 +72,7 @@ func (q *request) denied(err error) bool {
 		"The user executing the script can't", "ACL failure in script",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {
-			return !redis.HasErrorPrefix(err, "NOPERM No permissions to access") // a key
+			return !nameDenied(err)
 		}
 	}
 	return false

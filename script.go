@@ -325,9 +325,10 @@ func shaDenied(err error) bool {
 	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "NOPERM") && !nameDenied(err)
 }
 
-// nameDenied tells that a server refuses a key to this user, and not a command.
+// nameDenied tells that a server refuses a key to this user, and not a command. (That
+// it does not know one, it says with arguments, which can be any words.)
 func nameDenied(err error) bool {
-	return incurable(err) && (strings.Contains(err.Error(), " keys ") || strings.Contains(err.Error(), " a key"))
+	return incurable(err) && !redis.HasErrorPrefix(err, "unknown command") && (strings.Contains(err.Error(), " keys ") || strings.Contains(err.Error(), " a key"))
 }
 
 // scriptDenied tells that a server lets nobody acquire by the script that it was
