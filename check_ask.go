@@ -298,7 +298,7 @@ func (t *talk) rights(ctx context.Context, l *Locker, prefix string) bool {
 	lease := &Lease{locker: l, name: name, token: uuid.NewString(), claims: make([]claim, 1)}
 	c := &lease.claims[0]
 	*c = claim{lease: lease, node: t.n}
-	r := &round{kind: acquire, lease: lease, proposal: l.root.propose(t.clock.start())}
+	r := &round{kind: acquire, lease: lease, proposal: l.root.propose(name, t.clock.start())}
 	requests := []*request{{kind: acquire}, {kind: extend}, {kind: inspect}, {kind: release}, {kind: release}}
 	if l.cfg.fencing {
 		requests = slices.Insert(requests, 1, &request{kind: raise, number: 1})

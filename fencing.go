@@ -1,7 +1,9 @@
 package redlock
 
 import (
+	"hash/maphash"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -95,23 +97,38 @@ func (a *agreement) lagging(i int) bool { return a.reached[i] > 0 && a.reached[i
 // exact up to here. In microseconds since 1970 it is the year 2255.
 const maxFence = 1<<53 - 1
 
-// propose is what a round that begins at start would like its token to be: the time
-// in microseconds, and above all that this process has seen. So the counters of nodes
-// of which one has been away agree again at once, and tokens rise even if all counters
-// were lost, as far as the clocks are right. Each node trusts its own clock more: it
-// brings the proposal within ten minutes of that, and is never below its counter.
-func (r *root) propose(start instant) uint64 {
-	return max(uint64(max(start.wall/1000, 0)), r.seen.Load()+1)
+// propose is what a round for name that begins at start would like its token to be:
+// the time in microseconds, and above what this process has seen of the name. So the
+// counters of nodes of which one has been away agree again at once, and tokens rise even
+// if all counters were lost, as far as the clocks are right. Each node trusts its own
+// clock more: it brings the proposal within ten minutes of that, and is never below its
+// counter.
+func (r *root) propose(name string, start instant) uint64 {
+	return max(uint64(max(start.wall/1000, 0)), r.seen.of(name).Load()+1)
+}
+
+// hindsight is the highest counter that nodes have reported, for each name as far as
+// hashes tell them apart. Were there one for all names, a single counter that is ahead
+// of time would take those of all others with it; and once these were lost, whoever had
+// nothing to do with it would get lower ones.
+type hindsight struct {
+	seed  maphash.Seed
+	highs [1 << 10]atomic.Uint64
+}
+
+func (h *hindsight) of(name string) *atomic.Uint64 {
+	return &h.highs[maphash.String(h.seed, name)%uint64(len(h.highs))]
 }
 
 // saw takes note of a number that a node has reported to a proposal. Where it is less
-// the node found the proposal too far ahead, and what that rested on, another name's
-// counter as a rule, says nothing about time: proposals that are never taken as they
-// are would cost every lock of this process a second round trip.
-func (r *root) saw(n, proposal uint64) {
+// the node found the proposal too far ahead, so what that rested on says nothing about
+// time any more: proposals that are never taken as they are would cost every lock of
+// the name a second round trip.
+func (h *hindsight) saw(name string, n, proposal uint64) {
+	high := h.of(name)
 	for {
-		known := r.seen.Load()
-		if n <= known && n >= proposal || r.seen.CompareAndSwap(known, n) {
+		known := high.Load()
+		if n <= known && n >= proposal || high.CompareAndSwap(known, n) {
 			return
 		}
 	}
@@ -175,7 +192,7 @@ func (r *round) reckon(i int, v Vote) (behind []int, token uint64) {
 	if r.fence == nil || v.Outcome != Granted {
 		return nil, 0
 	}
-	r.lease.locker.root.saw(v.fence, r.proposal)
+	r.lease.locker.root.seen.saw(r.lease.name, v.fence, r.proposal)
 	if behind = r.fence.report(i, v.fence); len(behind) > 0 && !r.twice && !r.fence.agreed {
 		// Raising is a second exchange with each, so it has a node timeout too.
 		r.twice = true

@@ -451,24 +451,30 @@ func TestFencesRiseAfterAllCountersAreLostWhereClocksAreRight(t *testing.T) {
 	})
 }
 
-// One name's counter that is far ahead costs the locks of other names nothing.
-func TestProposalThatNodesFindTooFarAheadIsNotMadeAgain(t *testing.T) {
+// What nodes find too far ahead is not proposed again, and not to another name at all.
+func TestCounterThatIsFarAheadTakesNoOtherWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, ms(1), ms(2), ms(3))
 		l := w.locker(WithFencing())
-		w.plantCounters("a", far, far, far)
-		lease, err := l.TryLock(t.Context(), "a")
-		require.NoError(t, err)
-		require.EqualValues(t, far+1, lease.Fence())
-		require.NoError(t, lease.Unlock(t.Context()))
-		before, last := l.Stats().Raised, uint64(0)
-		for range 20 {
+		fence := func(name string) uint64 {
 			time.Sleep(time.Second)
-			lease, err := l.TryLock(t.Context(), "b")
+			lease, err := l.TryLock(t.Context(), name)
 			require.NoError(t, err)
-			assert.Greater(t, lease.Fence(), last)
-			last = lease.Fence()
 			require.NoError(t, lease.Unlock(t.Context()))
+			return lease.Fence()
+		}
+		w.plantCounters("a", far, far, far)
+		require.EqualValues(t, far+1, fence("a"))
+		before := l.Stats().Raised
+		for i := range 20 {
+			assert.InDelta(t, time.Now().UnixMicro(), fence(fmt.Sprint("b", i)), 2e6)
+		}
+		w.Inject(fmt.Sprintf("at 0s, all: evict %q", fenceCounter("a")))
+		last := uint64(0)
+		for range 20 {
+			now := fence("a")
+			assert.Greater(t, now, last)
+			last = now
 		}
 		assert.LessOrEqual(t, l.Stats().Raised, before+1)
 	})

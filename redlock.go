@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"reflect"
 	"strconv"
@@ -35,9 +36,9 @@ type root struct {
 	owned   []*redis.Client // to be closed with the Locker
 	id      string          // tells its releases from others', for those who wait
 	cluster bool            // a node is a cluster, which wants lock and fencing counter in one slot
-	seen    atomic.Uint64   // the highest fencing counter that any node reported
-	once    atomic.Uint64   // fenced leases that took one round trip
-	twice   atomic.Uint64   // those for which counters had to be raised
+	seen    hindsight
+	once    atomic.Uint64 // fenced leases that took one round trip
+	twice   atomic.Uint64 // those for which counters had to be raised
 	lines   lines
 
 	agenda agenda
@@ -72,6 +73,7 @@ func New(clients []redis.UniversalClient, opts ...Option) (*Locker, error) {
 	}
 	r := &root{
 		agenda:  agenda{clock: cfg.clock},
+		seen:    hindsight{seed: maphash.MakeSeed()},
 		closing: make(chan struct{}),
 		checks:  make(chan struct{}, 1),
 		id:      strconv.FormatUint(rand.Uint64(), 36),
@@ -253,7 +255,7 @@ func (l *Locker) take(ctx context.Context, op Op, n int, lease *Lease, what requ
 	r := newRound(acquire, op.Kind, lease, start, l.cfg.ttl, l.cfg.voteBound())
 	r.old = old
 	if l.cfg.fencing {
-		r.fence, r.proposal, r.tally.unnumbered = newAgreement(len(lease.claims)), l.root.propose(start), true
+		r.fence, r.proposal, r.tally.unnumbered = newAgreement(len(lease.claims)), l.root.propose(op.Name, start), true
 	}
 	by := start.mono.Add(r.bound)
 	requests := make([]request, len(lease.claims))
