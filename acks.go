@@ -37,14 +37,19 @@ func (a *ackRule) checkClients(clients []redis.UniversalClient) (faults []error)
 	if a == nil {
 		return nil
 	}
+	return checkPools(clients, "replica acknowledgements need", 3)
+}
+
+// checkPools refuses clients that are no *redis.Client with a pool of so many
+// connections; whose need that is begins the reason.
+func checkPools(clients []redis.UniversalClient, whose string, least int) (faults []error) {
 	for i, c := range clients {
 		plain, ok := c.(*redis.Client)
 		switch {
 		case !ok:
-			faults = append(faults, fmt.Errorf("client %d is a %T; replica acknowledgements need a *redis.Client", i+1, c))
-		case spareOf(plain) < 2:
-			faults = append(faults, fmt.Errorf("client %d has a pool of %d connections; replica acknowledgements need at least 3",
-				i+1, spareOf(plain)+1))
+			faults = append(faults, fmt.Errorf("client %d is a %T; %s a *redis.Client", i+1, c, whose))
+		case spareOf(plain)+1 < least:
+			faults = append(faults, fmt.Errorf("client %d has a pool of %d connections; %s at least %d", i+1, spareOf(plain)+1, whose, least))
 		}
 	}
 	return faults

@@ -88,17 +88,7 @@ func (c *config) checkGuarded(clients []redis.UniversalClient) (faults []error) 
 	if c.guard == 0 {
 		return nil
 	}
-	for i, client := range clients {
-		plain, ok := client.(*redis.Client)
-		switch {
-		case !ok:
-			faults = append(faults, fmt.Errorf("client %d is a %T; the restart guard needs a *redis.Client", i+1, client))
-		case spareOf(plain) < 1:
-			faults = append(faults, fmt.Errorf("client %d has a pool of %d connections; the restart guard needs at least 2",
-				i+1, spareOf(plain)+1))
-		}
-	}
-	return faults
+	return checkPools(clients, "the restart guard needs", 2)
 }
 
 // guard sets the nodes up for the restart guard. Nothing has been sent yet.
