@@ -47,6 +47,31 @@ func TestNodesOutOfMemoryDoNotVoteButReleaseAndExtend(t *testing.T) {
 	waits(t, l, func() { ns.do(t, "config", "set", "maxmemory", "0") })
 }
 
+// A server that has no memory left lets a script write only behind a write that needs
+// none. An extension that leaves the key as it is has none, so it cannot heal a fencing
+// counter; but the key is there, and that is what it was asked.
+func TestNodesOutOfMemoryExtendFencedLeasesThatLastLonger(t *testing.T) {
+	const counter = "redlock:fence:{orders}:orders"
+	ns := startNodes(t, 3)
+	l := ns.locker(t, redlock.WithFencing())
+	lease := lock(t, l, "orders")
+	ns.eventuallyHold(t, lease, soon)
+	begin := time.Now()
+	require.NoError(t, lease.Extend(t.Context(), 3*ttl))
+	ns.eventuallyLasts(t, lease, 3*ttl, begin)
+	ns.do(t, "del", counter) // as an eviction does
+	ns.do(t, "config", "set", "maxmemory", "1")
+	require.NoError(t, lease.Extend(t.Context(), ttl))
+
+	ns.do(t, "config", "set", "maxmemory", "0")
+	require.NoError(t, lease.Extend(t.Context(), ttl))
+	for _, n := range ns {
+		assert.Eventually(t, func() bool {
+			return n.Client().Get(t.Context(), counter).Val() == fmt.Sprint(lease.Fence())
+		}, soon, time.Millisecond, n.Addr)
+	}
+}
+
 // waits checks that Lock waits while the nodes refuse, and succeeds after cure.
 func waits(t *testing.T, l *redlock.Locker, cure func()) {
 	t.Helper()
