@@ -149,7 +149,7 @@ func TestCounterThatCannotRiseIsAnErrorOfTheNode(t *testing.T) {
 			for i := range 2 {
 				require.NoError(t, w.Node(i+1).Set(fenceCounter("a"), value, 0))
 			}
-			_, err := l.TryLock(t.Context(), "a")
+			_, err := l.Lock(t.Context(), "a") // which does not wait for what no time can cure
 			require.ErrorIs(t, err, ErrNoQuorum, value)
 			assert.ErrorContains(t, err, "the fencing counter is not a number that can rise")
 			time.Sleep(ms(100))

@@ -307,7 +307,7 @@ func incurable(err error) bool {
 	for _, prefix := range [...]string{
 		"NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "CROSSSLOT",
 		"The user executing the script can't", "ACL failure in script", "unknown command", "Client sent AUTH", "AUTH", "invalid password", "syntax error", "Could not find scripting engine",
-		"the restart guard needs",
+		"the restart guard needs", "the fencing counter is not a number",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {
 			return true
