@@ -245,7 +245,7 @@ func judgeDisk(guard time.Duration, fencing bool, r reading, tell func(Finding))
 		return
 	case guard > 0:
 		f.Severity = SeverityInfo
-		f.Advice = "set appendonly yes and appendfsync always if fencing tokens are to rise by more than clocks: the guard keeps a node that forgot from voting, and does not bring its fencing counters back"
+		f.Advice = "set appendonly yes and appendfsync always if the order of fencing tokens must not depend on clocks: the guard keeps a node that forgot from voting, and does not bring its fencing counters back"
 	}
 	tell(f)
 }
@@ -308,6 +308,8 @@ var refusalKinds = []Finding{
 func whatOf(t try, compares bool) string {
 	denied := incurable(t.err)
 	switch {
+	case redis.HasErrorPrefix(t.err, "the restart guard needs"):
+		return "guard-denied" // which judgeGuard has told
 	case nameDenied(t.err) && t.part != forFences:
 		return "names-denied"
 	case t.part == forScripts && denied && compares:

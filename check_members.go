@@ -154,18 +154,21 @@ func judgeMembers(cfg *config, rs []reading, tell func(Finding)) {
 			}
 			tell(Finding{severity, "", "other-nodes", evidence,
 				"let all clients name the same nodes: majorities of different sets need not meet, so two can hold a name. " +
-					"An entry of clients that are gone, or older than a node's loss of its data, ends a day after their last Check; DEL " + membersKey + " on all nodes ends it at once"})
+					"An entry can also be older than a node's loss of its data. " + endsItself})
 		}
 		if other.Guard != own.Guard {
 			tell(Finding{SeverityError, "", "other-guard", evidence,
-				"let all clients have the same restart guard: a node that has just forgotten its votes gives one to whoever has a shorter guard or none"})
+				"let all clients have the same restart guard: a node that has just forgotten its votes grants a held name to a client whose guard is shorter or missing. " + endsItself})
 		}
 		if other.Fencing != own.Fencing {
 			tell(Finding{SeverityInfo, "", "other-fencing", evidence,
-				"if the two have lock names in common, let both or none use WithFencing: a lock without takes no number"})
+				"if the two have lock names in common, let both or none use WithFencing: a lock without takes no number. " + endsItself})
 		}
 	}
 }
+
+// endsItself is what to do about entries that are right no more.
+const endsItself = "An entry of clients that are gone ends a day after their last Check; DEL " + membersKey + " on all nodes ends it at once"
 
 // An entry is what another client has entered last, anywhere.
 type entry struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -113,8 +114,11 @@ type Report struct {
 	Took time.Duration `json:"took_ns"` // the whole call
 }
 
-// Worst is the highest severity of all findings.
-func (r Report) Worst() (worst Severity) {
+// Worst is the highest severity of all findings; SeverityNone of a nil Report.
+func (r *Report) Worst() (worst Severity) {
+	if r == nil {
+		return SeverityNone
+	}
 	for _, f := range r.Findings {
 		worst = max(worst, f.Severity)
 	}
@@ -122,13 +126,16 @@ func (r Report) Worst() (worst Severity) {
 }
 
 // summary is the report on one line.
-func (r Report) summary() string {
+func (r *Report) summary() string {
+	if r == nil {
+		return "no report"
+	}
 	count := make(map[Severity]int)
 	for _, f := range r.Findings {
 		count[f.Severity]++
 	}
 	return fmt.Sprintf("%d nodes, %d needed: %s, %s, %s", len(r.Nodes), r.Quorum,
-		plural(count[SeverityError], "error"), plural(count[SeverityWarning], "warning"), plural(count[SeverityInfo], "note"))
+		plural(count[SeverityError], "error"), plural(count[SeverityWarning], "warning"), fmt.Sprintf("%d info", count[SeverityInfo]))
 }
 
 func plural(n int, what string) string {
@@ -140,7 +147,10 @@ func plural(n int, what string) string {
 
 // String prints a line of summary, a table of the nodes, what a lock costs, and the
 // findings: what to do, and below it what was read where.
-func (r Report) String() string {
+func (r *Report) String() string {
+	if r == nil {
+		return r.summary()
+	}
 	var s strings.Builder
 	fmt.Fprintln(&s, r.summary())
 	w := tabwriter.NewWriter(&s, 0, 0, 2, ' ', 0)
@@ -172,7 +182,7 @@ func (f Finding) sameAs(other Finding) bool {
 }
 
 // LogValue is the report on one line; Findings have the rest.
-func (r Report) LogValue() slog.Value { return slog.StringValue(r.summary()) }
+func (r *Report) LogValue() slog.Value { return slog.StringValue(r.summary()) }
 
 // row is a line of a table.
 func (n NodeReport) row() string {
@@ -181,7 +191,8 @@ func (n NodeReport) row() string {
 		cells = append(cells, n.Err.Error())
 	}
 	if n.Version != "" {
-		cells = append(cells, fmt.Sprintf("%s, %s, up %v", n.Version, n.Role, n.Uptime))
+		known := slices.DeleteFunc([]string{n.Version, n.Role}, func(s string) bool { return s == "" })
+		cells = append(cells, fmt.Sprintf("%s, up %v", strings.Join(known, ", "), n.Uptime))
 	}
 	if n.Trips > 0 {
 		cells = append(cells, fmt.Sprintf("%v to %v, median %v", short(n.Min), short(n.Max), short(n.Median)))

@@ -44,10 +44,10 @@ func TestAReportIsTextAndJSON(t *testing.T) {
 		report := w.check(w.cold())
 		text := report.String()
 		t.Log(text)
-		for _, want := range []string{"3 nodes, 2 needed: 1 error, 1 warning, 0 notes", "error replica: ", "role:slave, of h:1", "a lock takes 2ms;", w.Node(3).Addr()} {
+		for _, want := range []string{"3 nodes, 2 needed: 1 error, 1 warning, 0 info", "error replica: ", "role:slave, of h:1", "a lock takes 2ms;", w.Node(3).Addr()} {
 			assert.Contains(t, text, want)
 		}
-		assert.Equal(t, "3 nodes, 2 needed: 1 error, 1 warning, 0 notes", report.LogValue().String())
+		assert.Equal(t, "3 nodes, 2 needed: 1 error, 1 warning, 0 info", report.LogValue().String())
 		data, err := json.Marshal(report)
 		require.NoError(t, err)
 		var back Report

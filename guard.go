@@ -20,9 +20,10 @@ import (
 // the same names without the guard, or with a shorter one, voids it for all. While
 // more than a minority of the nodes has restarted nothing can be locked, for d and two
 // seconds; counted, by a Locker that was idle, from when it finds out, which takes 15 s
-// at the most. Extend and Unlock go on, for they only touch what is there; a repair,
-// which would count as a new vote, waits like a lock. The row of such a node says for
-// how long it abstains.
+// at the most. Extend and Unlock go on, for they only touch what is there (a lease that
+// a majority has forgotten is nobody else's until its end, but its next extension says
+// ErrLost); a repair, which would count as a new vote, waits like a lock. The row of
+// such a node says for how long it abstains. New servers count as restarted.
 //
 // The guard has two halves. Each node is asked how long its server has been up,
 // within the script that locks; that is by the node's wall clock, and a clock that
@@ -118,7 +119,7 @@ func identify(reply *redis.Cmd) (identity, error) {
 	text, err := reply.Text()
 	switch {
 	case err != nil && !incurable(err):
-		return identity{}, err
+		return identity{}, errUnguarded{err}
 	case err != nil:
 		return identity{denied: errUnguarded{err}}, nil
 	}

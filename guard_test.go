@@ -297,12 +297,14 @@ func TestGuardThatCannotWorkSaysSoAtOnce(t *testing.T) {
 			assert.Equal(t, 2, strings.Count(e.Error(), says), "%v", e)
 			assert.ErrorContains(t, e.Round.Votes[0].Err, says)
 			assert.Contains(t, l.Health().String(), says)
+			assert.False(t, l.Health().OK())
 			time.Sleep(ms(100))
 			for _, node := range []int{1, 2} {
 				assert.Zero(t, w.executed(node, "EVAL"))
 			}
 			denial.Stop() // rights can be given at any time
 			time.Sleep(20 * time.Second)
+			assert.True(t, l.Health().OK())
 			lease, err := l.TryLock(t.Context(), "a")
 			if err != nil {
 				lease, err = l.TryLock(t.Context(), "a")

@@ -15,7 +15,7 @@ import (
 )
 
 // fencingRights are what fenced locks need beside leastRights.
-const fencingRights = "+time ~redlock:fence:*"
+const fencingRights = "+time ~redlock:fence:{locks:*"
 
 func TestTheLeastRightsOfFencing(t *testing.T) {
 	ns := startNodes(t, 3)

@@ -184,7 +184,8 @@ type NodeHealth struct {
 // Health should take a lock once at its start.
 //
 // A node that answers with errors (a wrong password, no memory) is usable here,
-// since some of that passes and only locking finds out; Why has the words.
+// since some of that passes and only locking finds out; Why has the words. Check finds
+// out which rights are missing.
 func (l *Locker) Health() Health {
 	h := Health{Quorum: quorumOf(len(l.root.nodes)), Closed: l.isClosed() || l.root.locker.isClosed()}
 	for _, n := range l.root.nodes {
@@ -209,6 +210,8 @@ func (n *node) health() NodeHealth {
 		row.Why = fmt.Sprintf("no answer for %v", silent)
 	case n.abstains() > 0:
 		row.Why = errYoung{n.abstains()}.Error()
+	case n.quarantine.denied != nil: // which is asked again every 15 s
+		row.Why = n.quarantine.denied.Error()
 	default:
 		row.Usable = true
 		switch {
