@@ -103,12 +103,13 @@ func (m *Memory) see(s *seat, token uint64) (highest uint64) {
 
 // wait waits for the turn. If that and ctx's end come together, ctx's end counts.
 func (s *seat) wait(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
 	select {
 	case s.turn <- struct{}{}:
-		return nil
+		err := ctx.Err()
+		if err != nil {
+			<-s.turn
+		}
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
