@@ -216,7 +216,7 @@ func (l *Lease) raise(i int, r *round, token uint64) {
 func (r *round) raised(i int, v Vote) {
 	switch v.Outcome {
 	case Refused:
-		r.lease.forsake(i, r.start)
+		r.lease.deny(i, r.start)
 		v.Err = errForsaken
 	case Failed:
 		v.Err, v.silent = errCounter{v.Err}, true
@@ -252,10 +252,8 @@ func (r *round) expireCounters() {
 		return
 	}
 	for i := range r.votes {
-		if v := &r.votes[i]; v.Outcome == Granted && r.fence.lagging(i) {
-			v.Outcome, v.Err, v.silent = Failed, errCounter{errNoAnswer{after: r.bound}}, true
-			r.tally.granted--
-			r.tally.failed++
+		if r.fence.lagging(i) {
+			r.discount(i, Vote{Err: errCounter{errNoAnswer{after: r.bound}}, silent: true})
 		}
 	}
 }
@@ -265,19 +263,6 @@ func (r *round) limit() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bound
-}
-
-// forsake takes in that node i lost the token before the fencing counters agreed.
-func (l *Lease) forsake(i int, t0 instant) {
-	l.mu.Lock()
-	held := l.held
-	if !held {
-		l.vouches[i] = nil
-	}
-	l.mu.Unlock()
-	if held {
-		l.deny(i, t0)
-	}
 }
 
 // slotted refuses a name whose counter would be in another slot than its lock.

@@ -91,13 +91,15 @@ func (l *Lease) share(v vouch) *vouch {
 
 // deny takes node i's promise back: the node itself says, to an extension that
 // began at t0, that the token is not there. Losses may be found one at a time, by
-// extensions that each reach others.
+// extensions that each reach others. (Or it says so to a raise of the fencing counter,
+// which can be before the lease is held; t0 is then the beginning of the acquire.)
 func (l *Lease) deny(i int, t0 instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.locker.cfg.clock.look()
 	left := l.lookAt(now)
 	if !l.held {
+		l.vouches[i] = nil
 		return
 	}
 	end := now.mono.Add(left) // the holder has until then to stop

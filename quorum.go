@@ -204,8 +204,8 @@ func (r *round) expire() tally {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over, r.took = true, time.Since(r.start.mono)
 	r.expireCounters()
+	r.over, r.took = true, time.Since(r.start.mono)
 	for i := range r.votes {
 		if v := &r.votes[i]; v.Outcome == Pending {
 			v.Outcome, v.Latency, v.Err = Failed, time.Since(r.start.mono), excuses[i]

@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -56,13 +57,20 @@ func TestFencedLockIsOneScriptPerNode(t *testing.T) {
 	lease := lock(t, l, "orders")
 	ns.eventuallyHold(t, lease, soon)
 	unlock(t, lease)
-	time.Sleep(50 * time.Millisecond)
+	released := func() {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			for _, n := range ns {
+				require.Zero(c, n.Client().Exists(context.Background(), "orders").Val(), n.Addr)
+			}
+		}, soon, time.Millisecond)
+	}
+	released()
 	ns.do(t, "config", "resetstat")
 	for range rounds {
 		lease := lock(t, l, "orders")
 		ns.eventuallyHold(t, lease, soon)
 		unlock(t, lease)
-		time.Sleep(5 * time.Millisecond)
+		released()
 	}
 	for _, n := range ns {
 		assert.Equal(t, [2]int{2 * rounds, 0}, [2]int{n.Calls("evalsha"), n.Calls("eval")}, n.Addr)
