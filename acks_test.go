@@ -306,6 +306,15 @@ func TestOneWaitServesAllThatWaitedAndConnectionsAreFew(t *testing.T) {
 		l := w.locker(WithReplicaAck(2, ms(100)))
 		w.Inject("on WAIT, all: delay 50ms")
 		w.waited()
+		// A node that a quorum did not wait for may be asked for the release first, and
+		// is not asked for the vote any more then.
+		dropped := func() (k int) {
+			for _, n := range l.Stats().Nodes {
+				k += int(n.GivenUp)
+			}
+			return k
+		}
+		before := dropped()
 		var wg sync.WaitGroup
 		for i := range 64 {
 			wg.Go(func() {
@@ -325,7 +334,7 @@ func TestOneWaitServesAllThatWaitedAndConnectionsAreFew(t *testing.T) {
 			assert.Greater(t, len(names), 2, "a WAIT without a write before it on its connection")
 			covered += len(names) - 2
 		}
-		assert.Equal(t, 3*64*5, covered)
+		assert.Equal(t, 3*64*5, covered+dropped()-before)
 		assert.Less(t, len(waits), covered/5, "they shared")
 		n := l.root.nodes[0]
 		n.mu.Lock()
