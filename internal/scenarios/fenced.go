@@ -253,21 +253,27 @@ func (r *run) laggard(name string, none *faultinject.Node) *faultinject.Node {
 }
 
 // fence records the lease's fencing token. One that does not rise, changes or is
-// another's ends the storm: the history has what is needed to say so.
+// another's ends the storm: the history has what is needed to say so. Only attempts
+// that overlap while counters are lost may have equal ones, if both were begun in the
+// same microsecond; of these the first is recorded.
 func (p *person) fence() {
 	if !p.isFenced(p.name) || !p.ordered(p.name) {
 		return
 	}
 	n := p.lease.Fence()
-	p.seen.Fence(n)
 	p.mu.Lock()
 	p.highest[p.name] = max(p.highest[p.name], n)
 	first := p.fenced(p.name, n, p.seen)
 	p.mu.Unlock()
-	if n <= p.passed || !first || p.number > 0 && n != p.number {
+	rises, keeps := n > p.passed, p.number == 0 || n == p.number
+	p.number = n
+	if p.name == lossy && !first && rises && keeps {
+		return
+	}
+	p.seen.Fence(n)
+	if !rises || !first || !keeps {
 		p.calm()
 	}
-	p.number = n
 }
 
 // fenced notes who has a fencing token. Called with mu held.
