@@ -27,7 +27,7 @@ func TestEverySeedIsJudged(t *testing.T) {
 		begin := max(slices.Index(flavours, *likely), 0)
 		for i := range n {
 			if err := weather(t, seed*uint64(n)+uint64((begin+i)%n)); err != nil {
-				verdict = strings.Fields(strings.TrimPrefix(err.Error(), "faultinject: "))[0]
+				verdict, _, _ = strings.Cut(strings.TrimPrefix(err.Error(), "faultinject: "), "\n")
 				break
 			}
 		}
