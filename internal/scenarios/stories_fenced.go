@@ -103,6 +103,10 @@ func changeMajorities(w *World) error {
 			return err
 		}
 		h.Act()
+		// A vote that is still to be sent when the lock is released is not sent at all.
+		for end := time.Now().Add(w.TTL / 4); in.Fired() == 0 && time.Now().Before(end); {
+			w.Sleep(w.TTL / 500)
+		}
 		err = h.letGo()
 		w.Sleep(w.TTL / 500)
 		in.Stop()
