@@ -215,8 +215,10 @@ func TestCloseEndsWhatWaitsForReplicas(t *testing.T) {
 			wg.Wait()
 			assert.LessOrEqual(t, time.Since(begin), 2*time.Second)
 			for _, n := range l.root.nodes {
+				n.mu.Lock()
 				assert.Zero(t, n.acking.active)
 				assert.Empty(t, n.acking.idle)
+				n.mu.Unlock()
 			}
 		})
 	}

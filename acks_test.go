@@ -421,7 +421,10 @@ func TestWaitThatIsNotAnsweredIsNoVoteAndLeavesNothing(t *testing.T) {
 			w.requireNoKeys()
 			for i := range 3 {
 				requireNothingAfterReleases(t, w.log(i+1))
-				assert.Zero(t, l.root.nodes[i].acking.active)
+				n := l.root.nodes[i]
+				n.mu.Lock()
+				assert.Zero(t, n.acking.active)
+				n.mu.Unlock()
 			}
 			lease, err := l.TryLock(t.Context(), "a")
 			require.NoError(t, err)

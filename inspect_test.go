@@ -179,7 +179,10 @@ func TestInspectIsNotWrittenOnceItsCallerHasGivenUp(t *testing.T) {
 		require.NoError(t, slow.Check())
 		assert.Zero(t, w.executed(3, "EVAL "+sources[inspect]))
 		assert.Zero(t, w.executed(3, "EVALSHA "+hashes[inspect]))
-		assert.Zero(t, l.root.nodes[2].queue.len)
+		n := l.root.nodes[2]
+		n.mu.Lock()
+		assert.Zero(t, n.queue.len)
+		n.mu.Unlock()
 
 		in, err = l.Inspect(ctx, "a")
 		assert.Nil(t, in)
