@@ -202,6 +202,6 @@ func TestCloseReleasesALostLeaseWhoseHolderHasNotReturned(t *testing.T) {
 		require.NotEmpty(t, w.keys("a")[2])
 		require.NoError(t, l.Close())
 		w.requireNoKeys()
-		assert.Empty(t, l.root.agenda.leases)
+		assert.Empty(t, l.leases())
 	})
 }

@@ -252,9 +252,7 @@ func TestDetachLeavesToCloseWhatThatHasTaken(t *testing.T) {
 			inTheMiddle := func() {
 				closing.Go(func() { assert.NoError(t, s.Close()) })
 				for taken := false; !taken; runtime.Gosched() {
-					l.root.agenda.mu.Lock()
-					taken = len(l.root.agenda.leases) == 0
-					l.root.agenda.mu.Unlock()
+					taken = len(l.leases()) == 0
 				}
 			}
 			clock.then.Store(&inTheMiddle)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,9 +39,14 @@ func (l *Locker) requireQuiet(t *testing.T) {
 		assert.Zero(t, n.queue.len, "node %d", i+1)
 		n.mu.Unlock()
 	}
+	assert.Empty(t, l.leases())
+}
+
+// leases are those that the watchdog or Close would have to see to.
+func (l *Locker) leases() []*Lease {
 	l.root.agenda.mu.Lock()
-	assert.Empty(t, l.root.agenda.leases)
-	l.root.agenda.mu.Unlock()
+	defer l.root.agenda.mu.Unlock()
+	return slices.Clone(l.root.agenda.leases)
 }
 
 // handedOver locks and detaches.

@@ -254,7 +254,7 @@ func TestNestedLeaseEndsWithCloseAndALockerThatIsClosedNestsNothing(t *testing.T
 		assert.ErrorIs(t, err, ErrClosed, "the work under this ctx was ended")
 		assert.ErrorIs(t, nested.Unlock(ctx), ErrClosed)
 		w.requireNoKeys()
-		assert.Empty(t, l.root.agenda.leases, "nested leases are nothing that Close would have to release")
+		assert.Empty(t, l.leases(), "nested leases are nothing that Close would have to release")
 	})
 }
 
@@ -435,7 +435,7 @@ func TestNestedLeasesFromManyGoroutines(t *testing.T) {
 			wg.Wait()
 			time.Sleep(ms(50))
 			w.requireNoKeys()
-			assert.Empty(t, l.root.agenda.leases)
+			assert.Empty(t, l.leases())
 		})
 	}
 }

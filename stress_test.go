@@ -337,9 +337,7 @@ func randomSchedule(t *testing.T, seed uint64) int {
 			}
 			n.mu.Unlock()
 		}
-		l.root.mu.Lock()
-		assert.Empty(t, l.root.agenda.leases)
-		l.root.mu.Unlock()
+		assert.Empty(t, l.leases())
 		l.Close()
 		for _, n := range l.root.nodes {
 			n.mu.Lock()

@@ -358,9 +358,7 @@ func TestLeasesOfManyNamesAreRenewedTogether(t *testing.T) {
 		assert.GreaterOrEqual(t, renewals, uint64(9*many))
 		assert.LessOrEqual(t, batches, renewals/10)
 		t.Logf("%d renewals in %d batches", renewals, batches)
-		l.root.agenda.mu.Lock()
-		leases := slices.Clone(l.root.agenda.leases)
-		l.root.agenda.mu.Unlock()
+		leases := l.leases()
 		assert.Len(t, leases, many)
 		for _, lease := range leases {
 			assert.NoError(t, lease.Err())
