@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -109,7 +110,7 @@ type talk struct {
 
 func newTalk(l *Locker, n *node) *talk {
 	t := &talk{n: n, d: n.dialer, clock: l.cfg.clock}
-	t.d.client, t.d.timeout = n.dialer.patient, n.patient
+	t.d.client, t.d.timeout, t.d.settled = n.dialer.patient, n.patient, new(atomic.Pointer[redis.Client])
 	t.node, t.shape, t.info = n.name, shapeOf(t.d.client), make(info)
 	return t
 }
@@ -121,10 +122,7 @@ func (t *talk) open(parent context.Context) {
 	defer cancel()
 	begin := time.Now()
 	for range 2 {
-		t.l = borrowed{t.d.client}
-		if c, ok := t.d.client.(*redis.Client); ok && t.d.sticky {
-			t.l = c.Conn()
-		}
+		t.l, _ = t.d.lend()
 		err := t.l.Process(ctx, command{redis.NewCmd(ctx, "ping")})
 		r, err := readError(err)
 		switch {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // background is the context of everything a lane sends: what it sends outlives
@@ -37,6 +39,8 @@ type dialer struct {
 	sticky  bool          // links are single connections, which keep to the timeout by themselves
 
 	patient redis.UniversalClient // the client with the time that connecting has, for Check
+
+	settled *atomic.Pointer[redis.Client] // the copy of client that lends; see lend
 }
 
 const (
@@ -56,7 +60,7 @@ const (
 // pool of one is only borrowed, command by command. So is a ClusterClient,
 // whose connections belong to many servers.
 func newDialer(client redis.UniversalClient, timeout time.Duration) dialer {
-	d := dialer{client: client, patient: client, links: maxLinks, timeout: timeout}
+	d := dialer{client: client, patient: client, links: maxLinks, timeout: timeout, settled: new(atomic.Pointer[redis.Client])}
 	c, ok := client.(*redis.Client)
 	if !ok {
 		return d
@@ -80,6 +84,36 @@ func spareOf(c *redis.Client) int {
 	return spare
 }
 
+// lend begins a link. The client it is of, if it is a single connection, goes to
+// settle once the link has answered.
+//
+// A server that refuses go-redis's maintenance notifications makes it change the
+// options that all connections of a client share, and the mutex for that is each
+// single connection's own. So each is lent by a copy of the client, with its own
+// options, until these will not change any more.
+func (d dialer) lend() (link, *redis.Client) {
+	c, ok := d.client.(*redis.Client)
+	if !ok || !d.sticky {
+		return borrowed{d.client}, nil
+	}
+	if settled := d.settled.Load(); settled != nil {
+		return settled.Conn(), settled
+	}
+	c = c.WithTimeout(d.timeout)
+	return c.Conn(), c
+}
+
+// settle keeps a client for all further links if its options are final, which also
+// saves them the refused handshake.
+func (d dialer) settle(c *redis.Client) {
+	if c == nil {
+		return
+	}
+	if m := c.Options().MaintNotificationsConfig; m == nil || m.Mode != maintnotifications.ModeAuto {
+		d.settled.CompareAndSwap(nil, c)
+	}
+}
+
 // open connects. It returns once a PING was answered, with whatever reply: a
 // user may lack the permission to PING and still lock, and a server that is
 // loading says so to the votes themselves.
@@ -89,10 +123,7 @@ func spareOf(c *redis.Client) int {
 func (d dialer) open(ctx context.Context) (link, identity, error) {
 	for tries := 1; ; tries++ {
 		begin := time.Now()
-		var l link = borrowed{d.client}
-		if c, ok := d.client.(*redis.Client); ok && d.sticky {
-			l = c.Conn()
-		}
+		l, lender := d.lend()
 		first := redis.NewCmd(ctx, "ping")
 		if d.guarded {
 			first = redis.NewCmd(ctx, "info", "server")
@@ -100,6 +131,7 @@ func (d dialer) open(ctx context.Context) (link, identity, error) {
 		err := l.Process(ctx, command{first})
 		r, err := readError(err)
 		if err == nil || r != broken && r != timeout {
+			d.settle(lender)
 			var who identity
 			if d.guarded {
 				who, err = identify(first)
