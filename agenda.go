@@ -115,11 +115,27 @@ func (a *agenda) arm() {
 		return
 	}
 	a.armed = next
-	if a.timer == nil {
-		a.timer = time.AfterFunc(next.Sub(now), a.run)
-		return
+	a.timer = callAt(next, a.timer, a.run)
+}
+
+// callAt makes f run at t in a goroutine of its own and gives the timer for it:
+// the one given, if any, set again. What is due runs without a timer. That is
+// less work, and in Go 1.26 two goroutines that start timers without time to go
+// in one bubble of testing/synctest crash the race detector.
+func callAt(t time.Time, timer *time.Timer, f func()) *time.Timer {
+	wait := time.Until(t)
+	switch {
+	case wait <= 0:
+		if timer != nil {
+			timer.Stop()
+		}
+		go f()
+	case timer == nil:
+		timer = time.AfterFunc(wait, f)
+	default:
+		timer.Reset(wait)
 	}
-	a.timer.Reset(next.Sub(now))
+	return timer
 }
 
 // run does what is due.

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -86,11 +87,12 @@ func (r *root) shut() error {
 	}()
 	// Writing and reading may take the timeout each; a client that ignores
 	// deadlines is not waited for.
-	timer.Reset(3*patience + time.Second)
-	if !inTime(ended, timer) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience+time.Second)
+	defer cancel()
+	if !inTime(ctx, ended) {
 		faults = append(faults, errors.New("a client has not returned from its last command"))
 	}
-	if !inTime(r.teller.told(), timer) {
+	if !inTime(ctx, r.teller.told()) {
 		faults = append(faults, errors.New("a hook has not returned"))
 	}
 	for _, c := range r.owned {
@@ -109,14 +111,12 @@ func releases(k int) string {
 	return fmt.Sprintf("%d releases", k)
 }
 
-// inTime waits for c to be closed until the timer runs out; then it is the same
-// for the next.
-func inTime(c <-chan struct{}, timer *time.Timer) bool {
+// inTime waits for c to be closed until ctx ends.
+func inTime(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
-	case <-timer.C:
-		timer.Reset(0)
+	case <-ctx.Done():
 	}
 	select {
 	case <-c:

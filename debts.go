@@ -147,11 +147,7 @@ func (n *node) arm(t time.Time) {
 		return
 	}
 	n.debts.next = t
-	if n.debts.timer == nil {
-		n.debts.timer = time.AfterFunc(time.Until(t), n.sweep)
-		return
-	}
-	n.debts.timer.Reset(time.Until(t))
+	n.debts.timer = callAt(t, n.debts.timer, n.sweep)
 }
 
 // callIn makes all debts due at t.

@@ -163,7 +163,7 @@ func (c *contest) sleep(ctx context.Context, until time.Time, news <-chan struct
 	}
 	var alarm <-chan time.Time
 	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
+		timer := time.NewTimer(max(1, time.Until(until))) // see callAt
 		defer timer.Stop()
 		alarm = timer.C
 	}
