@@ -263,15 +263,17 @@ func TestAnInterruptEndsScenariosAndKeepsWhatIsKnown(t *testing.T) {
 	}
 }
 
+// A busy machine may have time for one storm only; that of seed 38 breaks hundreds of
+// commands.
 func TestNoStormBreaksALock(t *testing.T) {
 	noneLeft(t)
 	begin := time.Now()
-	code, out, errs := invoke(t.Context(), "chaos", "soak", "--for", "2s", "--json", "--seed", "40", "--workers", "1")
+	code, out, errs := invoke(t.Context(), "chaos", "soak", "--for", "2s", "--json", "--seed", "38", "--workers", "1")
 	require.Equal(t, exitOK, code, out+errs)
 	assert.Less(t, time.Since(begin), 20*time.Second)
 	d := parseChaos(t, out)
 	assert.True(t, d.OK)
-	assert.Equal(t, uint64(40), d.Seed)
+	assert.Equal(t, uint64(38), d.Seed)
 	assert.Positive(t, d.Total.Runs)
 	assert.Positive(t, d.Total.Acquisitions)
 	assert.Positive(t, d.Total.Faults)
