@@ -128,7 +128,11 @@ func TestCounterThatIsFarAheadTakesNoOtherWithIt(t *testing.T) {
 		require.EqualValues(t, far+1, fence("a"))
 		before := l.Stats().Raised
 		for i := range 20 {
-			assert.InDelta(t, time.Now().UnixMicro(), fence(fmt.Sprint("b", i)), 2e6)
+			name := fmt.Sprint("b", i)
+			if l.root.seen.of(name) == l.root.seen.of("a") {
+				continue // hashes do not tell them apart
+			}
+			assert.InDelta(t, time.Now().UnixMicro(), fence(name), 2e6)
 		}
 		w.Inject(fmt.Sprintf("at 0s, all: evict %q", fenceCounter("a")))
 		last := uint64(0)

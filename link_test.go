@@ -23,7 +23,7 @@ func TestConnectionsThatBeginTogetherShareNoOptions(t *testing.T) {
 		t.Cleanup(func() { time.Sleep(time.Minute) })
 		var mu sync.Mutex
 		var refused []string
-		cluster := faultinject.Start(t, 1, faultinject.Watch(func(_ int, command []string) {
+		cluster := faultinject.Start(t, 1, faultinject.RTT(ms(1)), faultinject.Watch(func(_ int, command []string) {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(command) > 1 && strings.EqualFold(command[1], "maint_notifications") {

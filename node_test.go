@@ -93,6 +93,7 @@ func TestOneCallersAttemptsArriveInOrderOnEveryNode(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
+				time.Sleep(time.Duration(i) * ms(7)) // not in step: one connection would do
 				for range 20 {
 					lease, err := l.Lock(t.Context(), fmt.Sprint("name", i))
 					if assert.NoError(t, err) {
